@@ -1,0 +1,31 @@
+# Every target sets up what it needs: a fresh clone and Python 3.11+ are enough.
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.PHONY: setup demo test lint bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	touch $@
+
+demo: $(STAMP)
+	$(BIN)/sortnet list
+	$(BIN)/sortnet info resnet56 --fusion sort
+
+test: lint
+	$(BIN)/pytest --numprocesses auto
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/sortnet bench
+
+clean:
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis
