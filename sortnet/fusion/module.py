@@ -1,0 +1,76 @@
+"""The fusion as a module: what a block is given."""
+
+import torch
+from torch import Tensor, nn
+
+from sortnet.fusion.functional import EPS, SECOND_ORDER, fuse, parse
+
+GATES = {"zero": 0.0, "one": 1.0}
+
+
+class Fusion(nn.Module):
+    r"""Fuse two branches by the terms of its name.
+
+    With a gate the second-order part of the fusion is weighted by a learnable number per channel,
+
+    .. math:: y = a + b + \gamma_c \, g(a \odot b),
+
+    which goes beyond the paper: from ``zero`` a converted network starts out exactly as it was.
+    Without one a fusion has neither parameters nor state.
+
+    Arguments:
+        terms: ``sum``, ``max``, ``prod``, ``root``, ``square`` joined by ``+``, or ``sort``.
+        block: The kind of block it stands in, which tells what ``sort`` means: ``branches``
+            (``sum+prod``) or ``residual`` (``sum+root``).
+        eps: The number under the root.
+        gate: ``zero`` or ``one``, the gate's first value; none without it.
+        channels: How many channels a gate has; they are the branches' second dimension.
+
+    Example:
+        >>> Fusion("sort", block="residual")
+        Fusion(sum+root)
+        >>> Fusion("sum+max+prod")(torch.ones(2, 8, 4, 4), torch.ones(2, 8, 4, 4)).unique()
+        tensor([4.])
+    """
+
+    def __init__(
+        self,
+        terms: str = "sort",
+        *,
+        block: str = "branches",
+        eps: float = EPS,
+        gate: str | None = None,
+        channels: int | None = None,
+    ) -> None:
+        super().__init__()
+        if eps <= 0:
+            raise ValueError(
+                f"eps is {eps}, but must be above 0: it keeps the root's slope finite"
+            )
+        self.terms = parse(terms, block)
+        self.eps = eps
+        self.second = tuple(term for term in self.terms if term in SECOND_ORDER)
+        self.gate = None if gate is None else self._gate(gate, channels)
+
+    def _gate(self, gate: str, channels: int | None) -> nn.Parameter:
+        if gate not in GATES:
+            raise ValueError(f"unknown gate {gate!r}; there are {', '.join(GATES)}")
+        if not self.second:
+            raise ValueError(f"fusion {self.name!r} has no second-order term to gate")
+        if channels is None:
+            raise ValueError("a gate needs to know how many channels there are")
+        return nn.Parameter(torch.full((channels,), GATES[gate]))
+
+    @property
+    def name(self) -> str:
+        """The terms, joined by ``+``."""
+        return "+".join(self.terms)
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        """Fuse the branches `a` and `b`, each of shape :math:`(N, C, *)`."""
+        return fuse(a, b, self.terms, self.eps, self.gate)
+
+    def extra_repr(self) -> str:
+        """The terms; eps and gate where they are not the paper's."""
+        eps = f", eps={self.eps:g}" if self.eps != EPS else ""
+        return self.name + eps + (", gated" if self.gate is not None else "")
