@@ -1,0 +1,97 @@
+"""The command line as a user meets it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sortnet
+from sortnet.cli import COMMANDS, main
+
+
+def run(*arguments: str, imports: bool = False) -> subprocess.CompletedProcess[str]:
+    flags = ["-X", "importtime"] if imports else []
+    command = [sys.executable, *flags, "-m", "sortnet", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["info", "--help"], ["--version"]])
+def test_help_answers_without_torch(arguments: list[str]) -> None:
+    result = run(*arguments, imports=True)
+    assert result.returncode == 0
+    assert "sortnet" in result.stdout
+    loaded = {line.split("|")[-1].strip() for line in result.stderr.splitlines()}
+    assert "tyro" in loaded
+    assert not loaded & {"torch", "torchvision", "sklearn", "matplotlib"}
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"sortnet {sortnet.__version__}\n"
+
+
+def test_list_names_every_network(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    out = capsys.readouterr().out
+    for name in (*sortnet.networks.NETWORKS, "prod", "bilinear"):
+        assert name in out
+
+
+def test_info_shows_what_the_fusion_adds(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "resnet56", "--fusion", "sort"]) == 0
+    out = capsys.readouterr().out
+    assert "853,018" in out
+    assert "0 parameters" in out
+    assert "258,048" in out
+    assert main(["info", "lenet", "--branched", "--fusion", "sum+prod", "--gate", "zero"]) == 0
+    assert "128 parameters, 3 entries" in capsys.readouterr().out
+
+
+def test_flags_are_those_we_mean() -> None:
+    """A flag that comes or goes does so on purpose."""
+    assert list(COMMANDS) == ["list", "info"]
+    shown = run("info", "--help").stdout
+    flags = {word for word in shown.replace("│", " ").split() if word.startswith("--")}
+    expected = ["help", "fusion", "classes", "branched", "norm", "style", "width", "gate", "head"]
+    expected += ["size"]
+    assert flags == {f"--{flag}" for flag in expected}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["info", "resnet57"], "unknown network 'resnet57'; there are lenet"),
+        (["info", "resnet20", "--fusion", "sum+sum"], "twice"),
+        (["info", "resnet20", "--branched"], "only lenet, bignet, alexnet can"),
+        (["info", "lenet", "--fusion", "sort"], "branched=True"),
+        (["info", "lenet", "--classes", "0"], "classes is 0"),
+    ],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("sortnet: ")
+    assert says in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_unknown_flag_and_command_exit_with_2() -> None:
+    assert run("info", "resnet20", "--fusio", "sort").returncode == 2
+    assert run("inform").returncode == 2
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m sortnet list | head -n 1"
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert "network" in result.stdout
+    assert result.stderr == ""
+
+
+def test_readme_shows_what_info_prints() -> None:
+    readme = (Path(__file__).parent.parent / "README.md").read_text()
+    printed = run("info", "resnet20", "--fusion", "sort").stdout
+    assert "\n".join(line.rstrip() for line in printed.rstrip().splitlines()) in readme

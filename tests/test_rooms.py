@@ -1,0 +1,46 @@
+"""Each room of the package imports only from rooms above it (the order of the design)."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import sortnet
+
+ROOMS = ["paper", "fusion", "blocks", "heads", "networks", "measure", "cli"]
+PACKAGE = Path(sortnet.__file__).parent
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).with_suffix("").parts[0]
+
+
+def imported(path: Path) -> set[str]:
+    """The rooms that a file imports, wherever in the file it does so."""
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path.name} imports relatively"
+            module = node.module or ""
+            names |= {f"{module}.{alias.name}" for alias in node.names}
+    parts = [name.split(".") for name in names]
+    return {p[1] for p in parts if p[0] == "sortnet" and len(p) > 1 and p[1] in ROOMS}
+
+
+def test_every_file_has_a_room() -> None:
+    outside = {"__init__", "__main__"}
+    assert {room(path) for path in FILES} - outside == set(ROOMS)
+
+
+@pytest.mark.parametrize("path", [p for p in FILES if room(p) in ROOMS], ids=lambda p: p.stem)
+def test_imports_only_from_above(path: Path) -> None:
+    above = set(ROOMS[: ROOMS.index(room(path)) + 1])
+    assert imported(path) <= above
+
+
+def test_only_the_command_line_knows_tyro() -> None:
+    users = {path.stem for path in FILES if "import tyro" in path.read_text()}
+    assert users == {"cli"}
