@@ -1,11 +1,17 @@
 """The blocks whose branches meet in a fusion: Figure 1 of the paper.
 
-Every block is given its fusion as a module, and its `forward` reads as its equation. Attribute
-names are torchvision's, so that weights can be exchanged.
+Every block is given its fusion as a module, and its `forward` reads as its equation; the branches
+say what their last step is, so that `join` can take it together with the fusion. Attribute names
+are torchvision's, so that weights can be exchanged.
 """
 
+from functools import partial
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from sortnet.fusion import Branch, Normalised, Rectified, Remade, Solved, join
 
 
 class TwoBranch(nn.Module):
@@ -52,19 +58,10 @@ class TwoBranch(nn.Module):
         small = (kernel + 1) // 2
 
         def branch() -> nn.Sequential:
-            first, second = (padding + 1) // 2, padding // 2
-            return nn.Sequential(
-                *convolution(inputs, outputs, small, padding=first, groups=groups, norm=norm),
-                *convolution(
-                    outputs,
-                    outputs,
-                    small,
-                    stride=stride,
-                    padding=second,
-                    groups=groups,
-                    norm=norm,
-                ),
-            )
+            conv = partial(convolution, outputs=outputs, kernel=small, groups=groups, norm=norm)
+            first = conv(inputs, padding=(padding + 1) // 2)
+            second = conv(outputs, padding=padding // 2, stride=stride)
+            return nn.Sequential(*first, *second[:-1])  # the last ReLU is the fusion's to take
 
         self.branch1 = branch()
         self.branch2 = branch()
@@ -72,8 +69,7 @@ class TwoBranch(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map :math:`(N, inputs, H, W)` to :math:`(N, outputs, H', W')`."""
-        y: Tensor = self.fusion(self.branch1(x), self.branch2(x))
-        return y
+        return join(self.fusion, Rectified(self.branch1(x)), Rectified(self.branch2(x)))
 
 
 def convolution(
@@ -131,9 +127,9 @@ class Basic(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map :math:`(N, inputs, H, W)` to :math:`(N, width, H / stride, W / stride)`."""
         f = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        f = self.bn2(self.conv2(f))
-        y: Tensor = self.fusion(self.downsample(x), f)
-        return F.relu(y) if self.relu else y
+        f = self.conv2(f)
+        shortcut = _shortcut(self.downsample, x)
+        return join(self.fusion, shortcut, Normalised(f, self.bn2), relu=self.relu)
 
 
 class Bottleneck(nn.Module):
@@ -176,8 +172,21 @@ class Bottleneck(nn.Module):
         """Map :math:`(N, inputs, H, W)` to :math:`(N, 4 width, H / stride, W / stride)`."""
         f = F.relu(self.bn1(self.conv1(x)), inplace=True)
         f = F.relu(self.bn2(self.conv2(f)), inplace=True)
-        f = self.bn3(self.conv3(f))
-        return F.relu(self.fusion(self.downsample(x), f))
+        f = self.conv3(f)
+        shortcut = _shortcut(self.downsample, x)
+        return join(self.fusion, shortcut, Normalised(f, self.bn3), relu=True)
+
+
+def _shortcut(downsample: nn.Module, x: Tensor) -> Branch:
+    if isinstance(downsample, nn.Identity):
+        return x
+    if isinstance(downsample, Subsample):
+        return Remade(downsample(x), (x,), downsample.again)
+    if isinstance(downsample, nn.Sequential):
+        conv, norm = downsample
+        return Normalised(conv(x), norm)
+    response: Tensor = downsample(x)
+    return response
 
 
 class PreActivation(nn.Module):
@@ -209,9 +218,19 @@ class PreActivation(nn.Module):
         """Map :math:`(N, inputs, H, W)` to :math:`(N, width, H / stride, W / stride)`."""
         active = F.relu(self.bn1(x), inplace=True)
         f = F.relu(self.bn2(self.conv1(active)), inplace=True)
-        f = self.conv2(f)
-        y: Tensor = self.fusion(x if self.downsample is None else self.downsample(active), f)
-        return y
+        return join(self.fusion, self._shortcut(x, active), Solved(self.conv2(f)))
+
+    def _shortcut(self, x: Tensor, active: Tensor) -> Branch:
+        if self.downsample is None:
+            return x
+        again = partial(_pointwise, stride=self.downsample.stride[0])
+        return Remade(self.downsample(active), (active, self.downsample.weight), again)
+
+
+def _pointwise(x: Tensor, weight: Tensor, stride: int) -> Tensor:
+    """A 1 x 1 convolution as a matrix product."""
+    x = x[:, :, ::stride, ::stride].permute(0, 2, 3, 1)
+    return F.linear(x, weight.flatten(1).to(x.dtype)).permute(0, 3, 1, 2)
 
 
 class Subsample(nn.Module):
@@ -230,6 +249,12 @@ class Subsample(nn.Module):
         """Map :math:`(N, C, H, W)` to :math:`(N, outputs, H / stride, W / stride)`."""
         x = x[:, :, :: self.stride, :: self.stride]
         return F.pad(x, (0, 0, 0, 0, 0, self.outputs - x.shape[1]))
+
+    def again(self, x: Tensor) -> Tensor:
+        """The same in other operations."""
+        x = x[:, :, :: self.stride, :: self.stride]
+        images, channels, *sides = x.shape
+        return torch.cat([x, x.new_zeros(images, self.outputs - channels, *sides)], dim=1)
 
     def extra_repr(self) -> str:
         """The arguments."""

@@ -82,13 +82,15 @@ def test_equation_2_in_closed_form() -> None:
     a, b = branches(5, 7)
     weight = torch.randn(5, 7, dtype=torch.float64)
     by_a, by_b = torch.autograd.grad((sort(a, b) * weight).sum(), (a, b))
-    assert torch.equal(by_a, weight * (1 + b))
-    assert torch.equal(by_b, weight * (1 + a))
+    torch.testing.assert_close(by_a, weight * (1 + b))
+    torch.testing.assert_close(by_b, weight * (1 + a))
 
 
 def test_square_does_not_cross_branches_and_max_trains_one_of_them() -> None:
     a, b = branches(50)
-    (by_b,) = torch.autograd.grad(fuse(a, b, ("square",)).sum(), b)
+    (by_b,) = torch.autograd.grad(
+        fuse(a, b, ("square",)).sum(), b, allow_unused=True, materialize_grads=True
+    )
     assert (by_b == 0).all()
     by_a, by_b = torch.autograd.grad(fuse(a, b, ("max",)).sum(), (a, b))
     assert torch.equal(by_a + by_b, torch.ones_like(a))

@@ -313,3 +313,17 @@ def test_wrong_input_says_what_is_allowed(wrong: Callable[[], object], says: str
     with pytest.raises(ValueError, match=says) as error:
         wrong()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["lenet", "bignet", "alexnet", "resnet20", "resnet56", "wrn28"])
+def test_first_responses_neither_explode_nor_vanish(name: str) -> None:
+    """With SORT, at the start: products must not have grown from block to block."""
+    variant: dict[str, Any] = {"branched": True} if name in CHAINS else {}
+    variant |= {"width": 1} if name == "wrn28" else {}
+    network = build(name, classes=10, fusion="sort", **variant)
+    images = torch.randn(8, 3, network.size, network.size)
+    with torch.no_grad():
+        *_, last = network.activations(images).values()
+        logits = network(images)
+    assert 1e-3 < last.square().mean().sqrt() < 30
+    assert logits.std() < 30

@@ -1,15 +1,9 @@
 """The op: two branches, one response. Section 3 of the paper."""
 
-from sortnet.fusion.functional import (
-    EPS,
-    FIRST_ORDER,
-    SECOND_ORDER,
-    TERMS,
-    fuse,
-    parse,
-    sort,
-)
-from sortnet.fusion.module import GATES, Fusion
+from sortnet.fusion.functional import fuse, sort
+from sortnet.fusion.joint import Branch, Normalised, Rectified, Remade, Solved
+from sortnet.fusion.module import GATES, Fusion, join
+from sortnet.fusion.terms import EPS, FIRST_ORDER, SECOND_ORDER, TERMS, parse
 
 __all__ = [
     "EPS",
@@ -17,8 +11,14 @@ __all__ = [
     "GATES",
     "SECOND_ORDER",
     "TERMS",
+    "Branch",
     "Fusion",
+    "Normalised",
+    "Rectified",
+    "Remade",
+    "Solved",
     "fuse",
+    "join",
     "parse",
     "sort",
 ]

@@ -1,9 +1,15 @@
-"""The fusion as a module: what a block is given."""
+"""The fusion as a module, which is what a block is given, and `join`, which is how it calls it."""
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+from torch.overrides import has_torch_function
 
-from sortnet.fusion.functional import EPS, SECOND_ORDER, fuse, parse
+from sortnet.fusion import joint, kernels
+from sortnet.fusion.functional import differentiable_once, fuse
+from sortnet.fusion.joint import Branch, Normalised
+from sortnet.fusion.terms import EPS, SECOND_ORDER, parse
 
 GATES = {"zero": 0.0, "one": 1.0}
 
@@ -74,3 +80,57 @@ class Fusion(nn.Module):
         """The terms; eps and gate where they are not the paper's."""
         eps = f", eps={self.eps:g}" if self.eps != EPS else ""
         return self.name + eps + (", gated" if self.gate is not None else "")
+
+
+def join(fusion: nn.Module, a: Branch, b: Branch, *, relu: bool = False) -> Tensor:
+    """Fuse two branches by a module, their last steps and the activation after it included.
+
+    The same as ``relu(fusion(a, b))``, but where the fusion is one of ours and the branches say
+    what they are made of, it is one function that keeps nothing for the backward pass that the
+    network without a second-order term would not keep.
+
+    Arguments:
+        fusion: Any module that takes two responses.
+        a: A response, or what one is made of.
+        b: The other one.
+        relu: Whether the fused response is activated.
+    """
+    if isinstance(fusion, Fusion) and _joins(fusion, a, b):
+        return joint.fused(a, b, fusion.terms, fusion.eps, relu)
+    y: Tensor = fusion(*(x if isinstance(x, Tensor) else x.response() for x in (a, b)))
+    return F.relu(y) if relu else y
+
+
+def _joins(fusion: Fusion, a: Branch, b: Branch) -> bool:
+    raws = [x if isinstance(x, Tensor) else x.raw for x in (a, b)]
+    if has_torch_function(raws) or raws[0].shape != raws[1].shape or raws[0].dim() != 4:
+        return False
+    # Without a second-order term it stays the plain network, bit for bit.
+    if (
+        not fusion.second
+        or fusion.gate is not None
+        or not kernels.pay(raws[0])
+        or not differentiable_once()
+    ):
+        return False
+    norms = [x.norm for x in (a, b) if isinstance(x, Normalised)]
+    return not _hooked(fusion) and all(_joins_norm(norm, raws[0]) for norm in norms)
+
+
+def _joins_norm(norm: nn.Module, raw: Tensor) -> bool:
+    """Whether the normalisation is PyTorch's own and nobody listens to it."""
+    if type(norm) is not nn.BatchNorm2d or _hooked(norm):
+        return False
+    if norm.momentum is None and torch.compiler.is_compiling():
+        return False
+    return raw.shape[1] == norm.num_features and raw.numel() > raw.shape[1]
+
+
+def _hooked(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or hooks._has_any_global_hook()  # type: ignore[no-untyped-call]
+    )

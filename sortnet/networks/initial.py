@@ -5,6 +5,8 @@ from typing import Literal
 
 from torch import nn
 
+from sortnet.blocks import TwoBranch
+
 
 def xavier(model: nn.Module) -> None:
     """Caffe's ``xavier``: uniform with variance 1 / fan-in; biases zero."""
@@ -23,6 +25,13 @@ def msra(model: nn.Module, mode: Literal["fan_in", "fan_out"] = "fan_in") -> Non
             _zero_bias(module)
         elif isinstance(module, nn.Linear):
             xavier(module)
+
+
+def damp(block: TwoBranch, gain: float) -> None:
+    """Scale the last convolution of each branch of a block."""
+    for branch in (block.branch1, block.branch2):
+        *_, last = (module for module in branch if isinstance(module, nn.Conv2d))
+        last.weight.data.mul_(gain)
 
 
 def _zero_bias(module: nn.Conv2d | nn.Linear) -> None:

@@ -1,0 +1,148 @@
+"""What a fusion is made of: its terms, their values and their slopes. Section 3 of the paper.
+
+Equation 1 fuses the responses of two branches as ``y = a + b + g(a * b)``. A fusion is written as
+its terms, joined by ``+``:
+
+=========== ================================ ======================================
+term        value                            where the paper has it
+=========== ================================ ======================================
+``sum``     a + b                            the linear fusion
+``max``     max(a, b)                        Maxout
+``prod``    a * b                            g = identity, in two-branch blocks
+``root``    sqrt(relu(a) * relu(b) + eps)    g = square root, in residual blocks
+``square``  a * a                            the control of section 3.3: no crossing
+=========== ================================ ======================================
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+EPS = 1e-4
+"""The paper's ε under the root (section 3.1); the authors' Caffe layer has 0.01."""
+
+FIRST_ORDER = ("sum", "max")
+SECOND_ORDER = ("prod", "root", "square")
+TERMS = FIRST_ORDER + SECOND_ORDER
+
+SORT = {"branches": ("sum", "prod"), "residual": ("sum", "root")}
+"""What the paper calls SORT, by the kind of block it stands in."""
+
+
+def parse(fusion: str, block: str = "branches") -> tuple[str, ...]:
+    """Split a fusion's name into its terms.
+
+    Arguments:
+        fusion: Terms joined by ``+``. ``sort`` stands for the paper's choice for the block.
+        block: ``branches`` or ``residual``.
+
+    Example:
+        >>> parse("sum+max+prod")
+        ('sum', 'max', 'prod')
+        >>> parse("sort", block="residual")
+        ('sum', 'root')
+    """
+    if block not in SORT:
+        raise ValueError(f"unknown kind of block {block!r}; there are {', '.join(SORT)}")
+    terms: list[str] = []
+    for name in fusion.split("+"):
+        term = name.strip()
+        if term != "sort" and term not in TERMS:
+            known = ", ".join(TERMS)
+            raise ValueError(
+                f"unknown term {term!r} in fusion {fusion!r}; there are {known}, sort"
+            )
+        terms += SORT[block] if term == "sort" else (term,)
+    if len(set(terms)) < len(terms):
+        raise ValueError(f"fusion {fusion!r} has a term twice: {'+'.join(terms)}")
+    return tuple(terms)
+
+
+def value(a: Tensor, b: Tensor, terms: Sequence[str], eps: float) -> Tensor:
+    """The sum of the terms, as the table above has them."""
+    values = []
+    for term in terms:
+        match term:
+            case "sum":
+                values.append(a + b)
+            case "max":
+                values.append(torch.maximum(a, b))
+            case "prod":
+                values.append(a * b)
+            case "root":
+                values.append(torch.sqrt(torch.relu(a) * torch.relu(b) + eps))
+            case "square":
+                values.append(a * a)
+    return sum(values[1:], start=values[0])
+
+
+def slopes(a: Tensor, b: Tensor, terms: Sequence[str], eps: float) -> tuple[Tensor, Tensor]:
+    """The derivatives of `value` by a and by b; for ``sum+prod`` those of equation 2, 1 + b.
+
+    Written without any expression that `value` has: a compiler would take two equal ones for one
+    and keep its value from the forward to the backward pass, which is the memory we mean to save.
+    """
+    by_a = by_b = torch.zeros((), dtype=a.dtype, device=a.device)
+    for term in terms:
+        match term:
+            case "sum":
+                by_a, by_b = by_a + 1, by_b + 1
+            case "max":  # a tie is shared, as torch.maximum does
+                left = torch.where(a > b, 1.0, torch.where(a < b, 0.0, 0.5)).to(a.dtype)
+                by_a, by_b = by_a + left, by_b + (1 - left)
+            case "prod":
+                by_a, by_b = by_a + b, by_b + a
+            case "root":  # the mask is strict: relu has no slope at zero
+                p, q = a.clamp_min(0), b.clamp_min(0)
+                half = 0.5 * torch.rsqrt(p * q + eps)
+                by_a = by_a + torch.where(a > 0, half * q, 0.0)
+                by_b = by_b + torch.where(b > 0, half * p, 0.0)
+            case "square":
+                by_a = by_a + 2 * a
+    return by_a, by_b
+
+
+def solved_slopes(y: Tensor, a: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    r"""The slopes of ``sum+root`` from its value y and a: b need not be kept where they are.
+
+    .. math:: y = a + b + r, \quad r = \sqrt{\sigma(a)\,\sigma(b) + \varepsilon}
+
+    Where b is positive, r² - ε = σ(a) b = σ(a) (y - a - r), a quadratic equation for r. As y never
+    grows slower than b, an error in y is never made larger: b = y - a - r is as exact as y was
+    rounded. A b that is smaller than that counts as zero, for there the slope jumps.
+    """
+    rest = y - a
+    p = a.clamp_min(0)
+    c = p * rest + eps
+    t = p + torch.sqrt(p * p + 4 * c.clamp_min(0))
+    b = rest - 2 * c / t
+    exact = 4 * torch.finfo(y.dtype).eps * torch.maximum(y.abs(), a.abs())
+    positive = rest - eps**0.5 > exact
+    half = 0.25 * t / c  # 0.5 / r
+    by_a = 1 + torch.where(positive & (a > 0), half * b, 0.0)
+    by_b = 1 + torch.where(positive, half * p, 0.0)
+    return by_a, by_b
+
+
+def sum_dtype(a: Tensor, b: Tensor) -> torch.dtype:
+    """The dtype of ``a + b`` where the shapes are equal."""
+    return a.dtype if a.dtype == b.dtype else torch.promote_types(a.dtype, b.dtype)
+
+
+def widen(x: Tensor) -> Tensor:
+    """Half precision in float32: in float16 the product of 300 and 300 is infinite."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Back to `dtype`; what float16 cannot hold becomes its largest value, not infinity."""
+    return x if x.dtype == dtype else limited(x, dtype).to(dtype)
+
+
+def limited(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Within what float16 can hold, if that is the dtype."""
+    if dtype != torch.float16:
+        return x
+    largest = torch.finfo(dtype).max
+    return x.clamp(-largest, largest)
