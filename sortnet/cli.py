@@ -6,6 +6,7 @@ Commands import what they need when they run, so that ``sortnet --help`` answers
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
@@ -131,7 +132,65 @@ def info(choice: Chosen) -> None:
         )
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"list": list_, "info": info}
+def bench(
+    networks: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NETWORK ...]")
+    ] = (),
+    /,
+    rounds: int = 31,
+    compiled: bool = False,
+    against: Literal["sum", "naive"] = "sum",
+    parts: bool = True,
+    json: Path | None = None,
+    figure: Path | None = None,
+) -> None:
+    """Measure what SORT costs beside the linear sum: time in turns, bytes kept, peak memory.
+
+    $ sortnet bench
+    $ sortnet bench resnet20 --against naive --no-parts
+    $ sortnet bench --compiled --against naive --json results/cost.json
+
+    Args:
+        networks: Which networks, as in `sortnet list`; all without any.
+        rounds: How many times each thing is measured.
+        compiled: Measure training steps compiled by torch.compile, too; takes minutes to compile.
+        against: naive also measures what the plain formula would cost.
+        parts: Measure the op, the blocks and the bilinear heads, too.
+        json: Where to write all figures.
+        figure: Where to draw the networks' figures, as .png, .svg or .pdf.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
+
+    from sortnet.experiments import cost
+    from sortnet.report import cost as report
+    from sortnet.training import tune
+
+    tune()
+    plan = cost.Plan(networks or tuple(cost.CASES), rounds, compiled, against == "naive", parts)
+    console = Console()
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("")
+
+        def show(name: str, done: int, total: int) -> None:
+            progress.update(bar, description=name, completed=done, total=total)
+
+        for result in cost.bench(plan, show):  # what was measured is safe if the rest is not
+            if json is not None:
+                cost.write(result, json)
+    for title, (heading, rows) in report.tables(result).items():
+        table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+        for column in heading:
+            table.add_column(column, no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table, "")
+    if figure is not None:
+        report.figure(result, figure)
+
+
+COMMANDS: dict[str, Callable[..., None]] = {"list": list_, "info": info, "bench": bench}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

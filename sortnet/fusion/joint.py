@@ -98,7 +98,12 @@ def fused(a: Branch, b: Branch, terms: tuple[str, ...], eps: float, relu: bool) 
     raws = [branch if isinstance(branch, Tensor) else branch.raw for branch in (a, b)]
     left, right = _taken_apart(a, terms), _taken_apart(b, terms)
     options = Options(left.kind, right.kind, terms, eps, relu, sum_dtype(*raws))
-    extras = (left.extra, right.extra, len(left.tensors), kernels.pay(raws[0]))
+    kernel = kernels.pay(raws[0])
+    if not torch.is_grad_enabled():
+        inputs = (*_inputs(left.kind, left.tensors), *_inputs(right.kind, right.tensors))
+        response: Tensor = kernels.run(kernel, _fuse, options, *inputs)
+        return response
+    extras = (left.extra, right.extra, len(left.tensors), kernel)
     y: Tensor = _Joint.apply(options, extras, *left.tensors, *right.tensors)
     return y
 

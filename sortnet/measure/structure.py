@@ -1,4 +1,4 @@
-"""What a network is made of and what it costs, without training it."""
+"""What a network is made of: parameters, multiply-adds, receptive fields."""
 
 import copy
 import math
@@ -63,30 +63,6 @@ def work(model: nn.Module, images: Tensor) -> Work:
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         model(images.to("meta"))
     return Work(counter.get_total_flops() // 2, fused)
-
-
-def saved_bytes(model: nn.Module, images: Tensor) -> int:
-    """How many bytes a forward pass keeps for the backward pass.
-
-    Counted exactly: what autograd packs away, each storage once, without parameters and buffers,
-    which are there anyway. The model may be compiled.
-
-    Example:
-        >>> saved_bytes(nn.Conv2d(3, 8, 3), torch.zeros(1, 3, 8, 8))  # its input
-        768
-    """
-    own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
-    storages: dict[int, torch.UntypedStorage] = {}  # kept alive, or an address could come twice
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            storages[storage.data_ptr()] = storage
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        model(images)
-    return sum(storage.nbytes() for storage in storages.values())
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,370 @@
+"""What SORT costs: the op, the block and every network of the paper, beside the linear sum.
+
+Everything is a ratio of two things measured in turns, in one process. Sections 1, 3.1, 3.4 and
+4.2.2 of the paper claim less than 5 % more time, no more memory, and much less than bilinear
+pooling.
+"""
+
+import gc
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sortnet.blocks import Basic, PreActivation, TwoBranch
+from sortnet.fusion import Fusion, kernels, sort
+from sortnet.measure import (
+    Peak,
+    Ratio,
+    machine_peak,
+    peak_bytes,
+    ratio,
+    saved_bytes,
+    side_by_side,
+    work,
+)
+from sortnet.networks import build, display
+from sortnet.training import Machine, description
+
+WARM_UP = 3
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network at a size that fits.
+
+    Attributes:
+        network: Its name.
+        batch: Images in a step: the paper's 100, fewer where a step would take seconds.
+        variant: What else `build` is given.
+    """
+
+    network: str
+    batch: int
+    variant: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name in tables."""
+        title = display(self.network, branched="branched" in self.variant)
+        width = self.variant.get("width")
+        return title + (f"-{width}" if width else "")
+
+
+BRANCHED = {"branched": True}
+CASES = {
+    "lenet": Case("lenet", 100, BRANCHED),
+    "bignet": Case("bignet", 20, BRANCHED),
+    "alexnet": Case("alexnet", 16, BRANCHED),
+    "resnet20": Case("resnet20", 100),
+    "resnet32": Case("resnet32", 100),
+    "resnet56": Case("resnet56", 50),
+    "wrn28": Case("wrn28", 25, {"width": 4}),
+    "resnet18": Case("resnet18", 8),
+    "resnet34": Case("resnet34", 8),
+    "resnet50": Case("resnet50", 8),
+}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One thing with SORT beside the same with the sum.
+
+    Attributes:
+        level: ``op``, ``block``, ``network`` or ``head``.
+        name: What was measured.
+        what: ``forward``, ``both passes`` or ``step``.
+        mode: ``eager`` or ``compiled``.
+        against: ``SORT``; ``naive`` for its plain formula; or a head in its place.
+        time: The ratio to the sum.
+        seconds: For one call, median, with the sum and with what is compared.
+        saved: Bytes kept for the backward pass, in the same order; none in a forward pass.
+        peak: Bytes held at most, in the same order.
+        images: Images a second, of what is compared.
+        arithmetic: The share of the machine's peak multiply-adds, of what is compared.
+        bandwidth: The share of the machine's peak bytes; for the op only, whose traffic is known.
+    """
+
+    level: str
+    name: str
+    what: str
+    mode: str
+    against: str
+    time: Ratio
+    seconds: tuple[float, float]
+    saved: tuple[int, int] | None = None
+    peak: tuple[int, int] | None = None
+    images: float | None = None
+    arithmetic: float | None = None
+    bandwidth: float | None = None
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A way to do the same thing: its name, what is run, and the kernels' mode."""
+
+    name: str
+    model: Callable[..., Tensor]
+    mode: str = "auto"
+    optimizer: torch.optim.Optimizer | None = None
+
+    def forward(self, *inputs: Tensor) -> None:
+        """A forward pass without gradients."""
+        with kernels.using(self.mode), torch.no_grad():
+            self.model(*inputs)
+
+    def backward(self, *inputs: Tensor) -> None:
+        """A forward and a backward pass, to the parameters and what else needs a gradient."""
+        wanted = [x for x in inputs if x.requires_grad]
+        if isinstance(self.model, nn.Module):
+            wanted += self.model.parameters()
+        with kernels.using(self.mode):
+            y = self.model(*inputs)
+            torch.autograd.grad(y, wanted, y.detach())  # any gradient does; this one is there
+
+    def step(self, machine: Machine, images: Tensor, labels: Tensor) -> None:
+        """A training step."""
+        assert self.optimizer is not None
+        with kernels.using(self.mode):
+            with machine.precision():
+                loss = F.cross_entropy(self.model(images), labels)
+            torch.autograd.backward(loss)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def compare(
+    contestants: Sequence[Contestant], call: Callable[[Contestant], None], rounds: int
+) -> list[tuple[Contestant, Ratio, tuple[float, float]]]:
+    """Let the contestants take turns; all but the first are compared with the first."""
+    functions = [partial(call, contestant) for contestant in contestants]
+    for function in functions:
+        for _ in range(WARM_UP):
+            function()
+    base, *others = side_by_side(functions, rounds)
+    middle = sorted(base)[len(base) // 2]
+    return [
+        (contestant, ratio(times, base), (middle, sorted(times)[len(times) // 2]))
+        for contestant, times in zip(contestants[1:], others, strict=True)
+    ]
+
+
+def measure_op(machine: Machine, peak: Peak, rounds: int, naive: bool) -> Iterator[Measurement]:
+    """`sort` beside `torch.add`, on tensors of 6 to 60 MB."""
+    for term in ("prod", "root"):
+        for shape in ((100, 16, 32, 32), (100, 64, 32, 32), (16, 256, 56, 56)):
+            a, b = (machine.images(torch.randn(shape)).requires_grad_() for _ in range(2))
+            fuse = partial(sort, term=term)
+            contestants = [Contestant("sum", torch.add), Contestant("SORT", fuse)]
+            contestants += [Contestant("naive", fuse, "plain")] if naive else []
+            size = a.numel() * a.element_size()
+            # forward: two tensors read, one written; backward: three read, two written
+            for what, passes in (("forward", 3), ("both passes", 8)):
+                act = Contestant.forward if what == "forward" else Contestant.backward
+                call = lambda c, act=act, a=a, b=b: act(c, a, b)  # noqa: E731
+                for c, time_, seconds in compare(contestants, call, rounds):
+                    share = passes * size / seconds[1] / peak.bytes if c.name == "SORT" else None
+                    name = f"{term}, {size / 1e6:.0f} MB"
+                    yield Measurement(
+                        "op", name, what, "eager", c.name, time_, seconds, bandwidth=share
+                    )
+
+
+def measure_blocks(machine: Machine, rounds: int, naive: bool) -> Iterator[Measurement]:
+    """The three kinds of block, at the size of ResNet-20's first stage, and LeNet*'s second."""
+    blocks: dict[str, tuple[Callable[[str], nn.Module], tuple[int, ...]]] = {
+        "two branches": (
+            lambda terms: TwoBranch(32, 32, 5, Fusion(terms), padding=2),
+            (100, 32, 16, 16),
+        ),
+        "residual": (
+            lambda terms: Basic(16, 16, 1, Fusion(terms, block="residual")),
+            (100, 16, 32, 32),
+        ),
+        "pre-activation": (
+            # with the next block's first step, which keeps the response that this one needs
+            lambda terms: nn.Sequential(
+                PreActivation(32, 32, 1, Fusion(terms, block="residual")), nn.BatchNorm2d(32)
+            ),
+            (100, 32, 32, 32),
+        ),
+    }
+    for name, (make, shape) in blocks.items():
+        x = machine.images(torch.randn(shape)).requires_grad_()
+        plain, block = (machine.place(make(terms)) for terms in ("sum", "sort"))
+        contestants = [Contestant("sum", plain), Contestant("SORT", block)]
+        contestants += [Contestant("naive", block, "plain")] if naive else []
+        for what, act in (
+            ("forward", Contestant.forward),
+            ("both passes", Contestant.backward),
+        ):
+            call = lambda c, act=act, x=x: act(c, x)  # noqa: E731
+            for c, time_, seconds in compare(contestants, call, rounds):
+                with kernels.using(c.mode):
+                    saved = (saved_bytes(plain, x), saved_bytes(block, x))
+                yield Measurement(
+                    "block", name, what, "eager", c.name, time_, seconds,
+                    saved=saved if what != "forward" else None,
+                )  # fmt: skip
+
+
+def measure_network(
+    case: Case, machine: Machine, peak: Peak, rounds: int, against: Sequence[str]
+) -> Iterator[Measurement]:
+    """A network with SORT, its plain formula, or another head, beside the one with the sum."""
+    contestants = [_contestant(case, machine, name) for name in ("sum", *against)]
+    size = contestants[0].model.size  # type: ignore[attr-defined]
+    images = machine.images(torch.randn(case.batch, 3, size, size))
+    labels = machine.labels(torch.randint(10, (case.batch,)))
+    ready = [replace(c, model=_compiled(c, machine)) for c in contestants]
+    mode = "compiled" if machine.compile else "eager"
+    level = "head" if any(c.name not in ("SORT", "naive") for c in contestants[1:]) else "network"
+    done = {c.name: case.batch * work(c.model, images[:1]).total for c in contestants}  # type: ignore[arg-type]
+    # Compiled, a forward pass alone would be another minute's compilation for each.
+    kinds = ["step"] if machine.compile else ["step", "both passes", "forward"]
+    for what in kinds:
+        call = _call(what, machine, images, labels)
+        chosen = ready if what == "step" else [c for c in ready if c.name != "naive"]
+        for c, time_, seconds in compare(
+            chosen, call, rounds if what == "step" else rounds // 2 + 1
+        ):
+            multiply_adds = done[c.name] * (1 if what == "forward" else 3)
+            found = Measurement(
+                level, case.name, what, mode, c.name, time_, seconds,
+                images=case.batch / seconds[1],
+                arithmetic=multiply_adds / seconds[1] / peak.multiply_adds,
+            )  # fmt: skip
+            if what == "step":
+                saved, held = _memory(ready[0], c, machine, images, labels)
+                found = replace(found, saved=saved, peak=held)
+            yield found
+
+
+def _contestant(case: Case, machine: Machine, name: str) -> Contestant:
+    fusion = "sort" if name in ("SORT", "naive") else "sum"
+    head = name if name in ("bilinear", "compact") else None
+    torch.manual_seed(0)
+    network = machine.place(build(case.network, 10, fusion, head=head, **case.variant))
+    # so small a rate that a thousand steps on noise change nothing
+    optimizer = machine.sgd(network.parameters(), lr=1e-6, momentum=0.9, decay=1e-4)
+    return Contestant(name, network, "plain" if name == "naive" else "auto", optimizer)
+
+
+def _compiled(contestant: Contestant, machine: Machine) -> nn.Module:
+    assert isinstance(contestant.model, nn.Module)
+    return machine.ready(contestant.model)
+
+
+def _call(
+    what: str, machine: Machine, images: Tensor, labels: Tensor
+) -> Callable[[Contestant], None]:
+    if what == "step":
+        return lambda c: c.step(machine, images, labels)
+    act = Contestant.forward if what == "forward" else Contestant.backward
+    return lambda c: act(c, images)
+
+
+def _memory(
+    base: Contestant, other: Contestant, machine: Machine, images: Tensor, labels: Tensor
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    saved, peak = [], []
+    for c in (base, other):
+        assert isinstance(c.model, nn.Module)
+        with kernels.using(c.mode):
+            saved.append(saved_bytes(c.model, images))
+        peak.append(peak_bytes(partial(c.step, machine, images, labels)))
+    return (saved[0], saved[1]), (peak[0], peak[1])
+
+
+HEADS = ("SORT", "bilinear", "compact")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure.
+
+    Attributes:
+        networks: Out of `CASES`.
+        rounds: How many times each thing is measured.
+        compiled: Whether networks are measured compiled, too.
+        naive: Whether the plain formula is measured beside SORT.
+        parts: Whether op, blocks and heads are measured, too.
+    """
+
+    networks: tuple[str, ...] = tuple(CASES)
+    rounds: int = 31
+    compiled: bool = False
+    naive: bool = False
+    parts: bool = True
+
+    def __post_init__(self) -> None:
+        for name in self.networks:
+            if name not in CASES:
+                raise ValueError(f"no benchmark of {name!r}; there are {', '.join(CASES)}")
+        if self.rounds < 1:
+            raise ValueError(f"rounds is {self.rounds}, but must be 1 or more")
+
+    def tasks(
+        self, machine: Machine, peak: Peak
+    ) -> dict[str, Callable[[], Iterator[Measurement]]]:
+        """What is to be done, by the name to show while doing it."""
+        against = ("SORT", "naive") if self.naive else ("SORT",)
+        tasks: dict[str, Callable[[], Iterator[Measurement]]] = {}
+        if self.parts:
+            tasks["op"] = partial(measure_op, machine, peak, self.rounds, self.naive)
+            tasks["blocks"] = partial(measure_blocks, machine, self.rounds, self.naive)
+        for name in self.networks:
+            case = CASES[name]
+            tasks[case.name] = partial(measure_network, case, machine, peak, self.rounds, against)
+            if self.compiled:
+                compiled = replace(machine, compile=True)
+                tasks[f"{case.name}, compiled"] = partial(
+                    measure_network, case, compiled, peak, self.rounds, ("SORT",)
+                )
+        if self.parts and "bignet" in self.networks:
+            tasks["bilinear pooling"] = partial(
+                measure_network, CASES["bignet"], machine, peak, self.rounds, HEADS
+            )
+        return tasks
+
+
+def bench(plan: Plan, show: Callable[[str, int, int], None]) -> Iterator[dict[str, Any]]:
+    """Measure all that the plan names; after each part, give what there is, ready for JSON.
+
+    Arguments:
+        plan: What to measure.
+        show: Is told what comes next, how much is done, and of how much.
+    """
+    machine = Machine.here(compile="off")
+    peak = machine_peak(machine.device)
+    started = time.time()
+    found: list[Measurement] = []
+    tasks = plan.tasks(machine, peak)
+    for i, (name, task) in enumerate(tasks.items()):
+        show(name, i, len(tasks))
+        found += task()
+        torch._dynamo.reset()
+        gc.collect()
+        yield {
+            "machine": description(),
+            "peak": asdict(peak),
+            "plan": asdict(plan),
+            "seconds": round(time.time() - started),
+            "measurements": [asdict(measurement) for measurement in found],
+        }
+
+
+def write(result: dict[str, Any], path: Path) -> None:
+    """Store a benchmark's result; numbers to four digits, which is more than they are good for."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rounded = json.loads(json.dumps(result), parse_float=lambda text: float(f"{float(text):.4g}"))
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(rounded, indent=1) + "\n")
+    part.replace(path)

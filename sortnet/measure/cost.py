@@ -1,0 +1,127 @@
+"""What a network costs to run: time as a ratio, bytes kept for the backward pass, peak memory."""
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A ratio of two times, measured side by side.
+
+    Attributes:
+        median: Over all pairs.
+        low: The lower end of the median's 95 % interval.
+        high: The upper end.
+    """
+
+    median: float
+    low: float
+    high: float
+
+
+def side_by_side(functions: Sequence[Callable[[], object]], rounds: int) -> list[list[float]]:
+    """Seconds that each function took in each round.
+
+    The functions take turns, forwards and backwards: what slows the machine down for a while
+    slows down all of them, and their ratios within a round remain.
+    """
+    times: list[list[float]] = [[] for _ in functions]
+    for i in range(rounds):
+        order = range(len(functions))
+        for j in order if i % 2 == 0 else reversed(order):
+            start = time.perf_counter()
+            functions[j]()
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            times[j].append(time.perf_counter() - start)
+    return times
+
+
+def ratio(times: Sequence[float], base: Sequence[float]) -> Ratio:
+    """The median of the pairs' ratios and its interval, by order statistics.
+
+    Example:
+        >>> ratio([2.0, 4.0, 6.0, 8.0, 10.0, 12.0], [1.0, 2.0, 3.0, 4.0, 5.0, 12.0])
+        Ratio(median=2.0, low=1.0, high=2.0)
+    """
+    ratios = sorted(a / b for a, b in zip(times, base, strict=True))
+    reach = math.ceil(len(ratios) / 2 - 0.98 * math.sqrt(len(ratios)))
+    below = max(0, reach - 1)
+    return Ratio(statistics.median(ratios), ratios[below], ratios[len(ratios) - 1 - below])
+
+
+def saved_bytes(model: nn.Module, images: Tensor) -> int:
+    """How many bytes a forward pass keeps for the backward pass.
+
+    Counted exactly: what autograd packs away, each storage once, without parameters and buffers,
+    which are there anyway. The model may be compiled.
+
+    Example:
+        >>> saved_bytes(nn.Conv2d(3, 8, 3), torch.zeros(1, 3, 8, 8))  # its input
+        768
+    """
+    own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
+    storages: dict[int, torch.UntypedStorage] = {}  # kept alive, or an address could come twice
+
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            storages[storage.data_ptr()] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(images)
+    return sum(storage.nbytes() for storage in storages.values())
+
+
+def peak_bytes(function: Callable[[], object]) -> int:
+    """The most memory that was held at once by what the function allocated."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        function()
+        return torch.cuda.max_memory_allocated() - before
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its messages are for its developers
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        function()
+    assert profiler.profiler is not None
+    results: Any = profiler.profiler.kineto_results
+    held = peak = 0
+    for event in results.events():
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            peak = max(peak, held)
+    return peak
+
+
+@dataclass(frozen=True)
+class Peak:
+    """What the machine can do at best, measured.
+
+    Attributes:
+        multiply_adds: A second, in a large matrix product in float32.
+        bytes: A second, read and written, in copying a tensor much larger than the cache.
+    """
+
+    multiply_adds: float
+    bytes: float
+
+
+def machine_peak(device: torch.device, repeats: int = 10) -> Peak:
+    """Measure the machine's peak rates."""
+    side = 1024
+    a, b = (torch.randn(side, side, device=device) for _ in range(2))
+    source = torch.randn(1 << 24, device=device)
+    target = torch.empty_like(source)
+    product, copy = side_by_side([lambda: a @ b, lambda: target.copy_(source)], repeats + 2)
+    copied = 2 * source.numel() * source.element_size()
+    return Peak(side**3 / min(product), copied / min(copy))

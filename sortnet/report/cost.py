@@ -1,0 +1,119 @@
+"""The cost benchmark as tables and as a figure."""
+
+from pathlib import Path
+from typing import Any
+
+Row = list[str]
+
+
+def tables(result: dict[str, Any]) -> dict[str, tuple[Row, list[Row]]]:
+    """The tables of a benchmark: title, then heading and rows.
+
+    Arguments:
+        result: As `sortnet bench --json` writes it. Times are relative to the sum's, and so are
+            the bytes saved for the backward pass and those held at most. "Of peak" is the share
+            of the machine's best: bytes a second of the op, multiply-adds a second of networks.
+    """
+    found = result["measurements"]
+    parts = [m for m in found if m["level"] in ("op", "block")]
+    steps = [m for m in found if m["level"] == "network" and m["what"] == "step"]
+    passes = [m for m in found if m["level"] == "network" and m["what"] != "step"]
+    heads = [m for m in found if m["level"] == "head" and m["what"] == "step"]
+    title = ["", "", "", "time / sum [95 %]"]
+    shown: dict[str, tuple[Row, list[Row]]] = {
+        "Op and block": ([*title, "saved", "of peak"], []),
+        "Training step": ([*title, "saved", "held", "images/s", "of peak"], []),
+        "Forward pass, and both passes": (title, []),
+        "Heads on BigNet*": ([*title, "saved", "images/s"], []),
+    }
+    op, step, forward, head = (rows for _, rows in shown.values())
+    for m in parts:
+        op.append(
+            [m["name"], m["what"], m["against"], _time(m), _of(m, "saved"), _share(m, "bandwidth")]
+        )
+    for m in steps:
+        step.append(
+            [m["name"], m["mode"], m["against"], _time(m), _of(m, "saved"), _of(m, "peak")]
+        )
+        step[-1] += [f"{m['images']:.0f}", _share(m, "arithmetic")]
+    for m in passes:
+        forward.append([m["name"], m["what"], m["against"], _time(m)])
+    for m in heads:
+        head.append([m["name"], m["mode"], m["against"], _time(m), _of(m, "saved")])
+        head[-1].append(f"{m['images']:.0f}")
+    return {name: table for name, table in shown.items() if table[1]}
+
+
+def _time(m: dict[str, Any]) -> str:
+    time = m["time"]
+    return f"{time['median']:.3f} [{time['low']:.3f}, {time['high']:.3f}]"
+
+
+def _of(m: dict[str, Any], key: str) -> str:
+    return f"{m[key][1] / m[key][0]:.3f}" if m[key] else ""
+
+
+def _share(m: dict[str, Any], key: str) -> str:
+    return f"{100 * m[key]:.0f} %" if m[key] else ""
+
+
+def markdown(result: dict[str, Any]) -> str:
+    """The tables in Markdown, and the machine that they were measured on."""
+    machine = result["machine"]
+    lines = [
+        f"Measured on {machine['processor']}, {machine['threads']} threads, GPU {machine['gpu']}, "
+        f"torch {machine['torch']}, {result['plan']['rounds']} rounds in turns, "
+        f"{result['seconds'] // 60} minutes; the machine's measured peak is "
+        f"{result['peak']['multiply_adds'] / 1e9:.0f} billion multiply-adds and "
+        f"{result['peak']['bytes'] / 1e9:.0f} GB a second.",
+    ]
+    for title, (heading, rows) in tables(result).items():
+        lines += ["", f"### {title}", "", _line(heading), _line(["---"] * len(heading))]
+        lines += [_line(row) for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _line(cells: Row) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def figure(result: dict[str, Any], path: Path) -> None:
+    """Draw the ratios of a training step's time and of its saved bytes, network by network."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot as plt
+    from matplotlib.lines import Line2D
+
+    steps = [m for m in result["measurements"] if m["level"] == "network" and m["what"] == "step"]
+    kinds = sorted({(m["against"], m["mode"]) for m in steps}, key=lambda kind: kind[0] != "SORT")
+    names = list(dict.fromkeys(m["name"] for m in steps))
+    fig, axes = plt.subplots(
+        1, 2, figsize=(9, 0.5 + 0.45 * len(names)), sharey=True, layout="constrained"
+    )
+    for i, kind in enumerate(kinds):
+        for m in (m for m in steps if (m["against"], m["mode"]) == kind):
+            y = names.index(m["name"]) + 0.18 * (i - (len(kinds) - 1) / 2)
+            t = m["time"]
+            style = {"color": f"C{i}", "marker": "osD^"[i % 4], "markersize": 5}
+            spread = [[t["median"] - t["low"]], [t["high"] - t["median"]]]
+            axes[0].errorbar(t["median"], y, xerr=spread, capsize=2, **style)
+            axes[1].plot(m["saved"][1] / m["saved"][0], y, **style)
+    for axis, title in zip(
+        axes, ("time of a training step", "bytes kept for the backward pass"), strict=True
+    ):
+        axis.axvline(1, color="0.6", linewidth=1, zorder=0)
+        axis.set_title(f"{title}, relative to the sum", fontsize=10)
+        axis.grid(axis="x", alpha=0.3)
+    axes[0].set_yticks(range(len(names)), names)
+    axes[0].invert_yaxis()
+    handles = [
+        Line2D(
+            [], [], color=f"C{i}", marker="osD^"[i % 4], linestyle="", label=f"{against}, {mode}"
+        )
+        for i, (against, mode) in enumerate(kinds)
+    ]
+    axes[1].legend(handles=handles, fontsize=9)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fig.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
+    plt.close(fig)

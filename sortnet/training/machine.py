@@ -1,0 +1,131 @@
+"""The machine at hand: where tensors live, in which layout and precision, compiled or not."""
+
+import ctypes
+import logging
+import os
+import platform
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor, nn
+
+Module = TypeVar("Module", bound=nn.Module)
+
+COMPILE = ("auto", "on", "off")
+BREAK_EVEN = 2000
+"""Steps from which compiling a whole network pays on a GPU, by ``--compile auto``.
+
+On a CPU it does not at all: convolutions take nearly all of the time, compiled or not, and what
+lies between two of them is already one kernel in SORT's blocks (docs/cost.md has the figures).
+"""
+
+
+def tune() -> None:
+    """Set up the process for fast training on a CPU; does nothing that is not needed.
+
+    glibc gives memory of large tensors back to the system at once and asks for it again, page by
+    page, at the next operation; half of a training step can go into that. And a container's share
+    of the cores can be smaller than their number, which is what torch goes by.
+    """
+    if platform.libc_ver()[0] == "glibc":
+        mmap_threshold, trim_threshold = -3, -1
+        libc = ctypes.CDLL(None)
+        libc.mallopt(mmap_threshold, 1 << 30)
+        libc.mallopt(trim_threshold, (1 << 31) - 1)
+    # Torch looks for CUDA whenever it compiles, and warns where there is just a toolkit.
+    logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(min(torch.get_num_threads(), cores()))
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(1, usable or 1)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and how a network is run.
+
+    Attributes:
+        device: The GPU if there is one.
+        autocast: The precision of a GPU's forward pass: bfloat16 where it has that.
+        compile: Whether to compile the whole network.
+    """
+
+    device: torch.device
+    autocast: torch.dtype | None
+    compile: bool
+
+    @classmethod
+    def here(cls, compile: str = "auto", steps: int | None = None) -> "Machine":
+        """The machine at hand.
+
+        Arguments:
+            compile: ``on``, ``off``, or ``auto``: where it pays within so many steps.
+            steps: How many training steps there will be.
+        """
+        if compile not in COMPILE:
+            raise ValueError(
+                f"unknown choice {compile!r} for compile; there are {', '.join(COMPILE)}"
+            )
+        gpu = torch.cuda.is_available()
+        worth = gpu and (steps is None or steps >= BREAK_EVEN)
+        half = torch.bfloat16 if gpu and torch.cuda.is_bf16_supported() else None
+        device = torch.device("cuda" if gpu else "cpu")
+        return cls(device, half, worth if compile == "auto" else compile == "on")
+
+    def place(self, model: Module) -> Module:
+        """Move a model here; channels last is the faster layout on both kinds of device."""
+        return model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    def ready(self, model: nn.Module) -> nn.Module:
+        """The model as it is to be called: compiled, if that was chosen."""
+        return torch.compile(model) if self.compile else model  # type: ignore[return-value]
+
+    def images(self, images: Tensor) -> Tensor:
+        """Move a batch of images here, without waiting for it where memory is pinned."""
+        return images.to(self.device, non_blocking=True, memory_format=torch.channels_last)
+
+    def labels(self, labels: Tensor) -> Tensor:
+        """Move a batch's labels here."""
+        return labels.to(self.device, non_blocking=True)
+
+    def precision(self) -> AbstractContextManager[object]:
+        """The context of a forward pass."""
+        return torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None)
+
+    def sgd(
+        self, parameters: Iterable[nn.Parameter], *, lr: float, momentum: float, decay: float
+    ) -> torch.optim.SGD:
+        """The optimizer, in its one-kernel form, which works on CPU and GPU."""
+        return torch.optim.SGD(
+            parameters, lr, momentum=momentum, weight_decay=decay, nesterov=False, fused=True
+        )
+
+
+def description() -> dict[str, str | int]:
+    """The machine and the versions, to be stored with whatever was measured on it."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
+    return {
+        "processor": _processor(),
+        "cores": cores(),
+        "threads": torch.get_num_threads(),
+        "gpu": gpu,
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as lines:  # noqa: PTH123
+            names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor() or platform.machine()
