@@ -50,7 +50,7 @@ def test_info_shows_what_the_fusion_adds(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_flags_are_those_we_mean() -> None:
     """A flag that comes or goes does so on purpose."""
-    assert list(COMMANDS) == ["list", "info"]
+    assert list(COMMANDS) == ["list", "info", "bench"]
     shown = run("info", "--help").stdout
     flags = {word for word in shown.replace("│", " ").split() if word.startswith("--")}
     expected = ["help", "fusion", "classes", "branched", "norm", "style", "width", "gate", "head"]

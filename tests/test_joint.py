@@ -159,8 +159,9 @@ def _kernels_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_kernels_compute_the_same(kind: str, terms: str, last: bool) -> None:
     arguments = (kind, terms, True, Parts().double(), inputs(last=last))
     found = outcome("auto", *arguments)
-    assert len(kernels._kernels) == 2
-    assert all("_kernel.<locals>.<lambda>" in str(kernel) for kernel in kernels._kernels.values())
+    made = [kernel for forms in kernels._kernels.values() for kernel in forms.values()]
+    assert len(made) == 2  # one forward, one backward
+    assert not any(isinstance(kernel, partial) for kernel in made)  # the formula itself
     assert_same(found, outcome("plain", *arguments))
     contiguous = torch.channels_last if last else torch.contiguous_format
     assert found["response"].is_contiguous(memory_format=contiguous)
@@ -177,6 +178,26 @@ def test_a_compiler_that_fails_is_done_without(
     arguments = ("identity-normalised", "sum+root", True, Parts().double(), inputs())
     assert_same(outcome("auto", *arguments), outcome("plain", *arguments))
     assert "no space left" in caplog.text
+
+
+@pytest.mark.usefixtures("_kernels_for_all")
+def test_ever_new_sizes_do_not_compile_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "MOST", 1)
+    parts = Parts().double()
+    for batch in (2, 3, 4):
+        arguments = ("rectified-rectified", "sum+prod", False, parts, inputs(batch))
+        assert_same(outcome("auto", *arguments), outcome("plain", *arguments))
+    assert [len(forms) for forms in kernels._kernels.values()] == [1, 1]
+
+
+@pytest.mark.usefixtures("_kernels_for_all")
+def test_inference_mode() -> None:
+    network = build("resnet20", fusion="sort").eval()
+    images = torch.randn(2, 3, 32, 32)
+    with torch.inference_mode():
+        found = network(images)
+        with kernels.using("plain"):
+            torch.testing.assert_close(found, network(images))
 
 
 def test_without_a_compiler_the_plain_operations_are_used(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,9 +27,13 @@ SMALLEST = {"training": 1 << 16, "inference": 1 << 20}
 The choice depends on nothing else, so that a run is the same after a restart, bit for bit.
 """
 
-_mode = os.environ.get("SORTNET_KERNELS", "auto")
+MOST = 64
+"""Kernels for one formula; with images of ever new sizes the rest is run without."""
+
 Inputs = tuple[Tensor | None, ...]
-_kernels: dict[Hashable, Callable[..., Any]] = {}
+Kernel = Callable[..., Any]
+_mode = "auto"
+_kernels: dict[Hashable, dict[Hashable, Kernel]] = {}
 _log = logging.getLogger(__name__)
 
 
@@ -91,17 +95,20 @@ def run(
     """Compute ``formula(options, *inputs)``, by a kernel if that was found to pay."""
     if not kernel or _mode != "auto" or torch.compiler.is_compiling() or differentiating():
         return formula(options, *inputs)
-    key = (formula, options, tuple(None if x is None else _form(x) for x in inputs))
-    if key not in _kernels:
-        _kernels[key] = _kernel(formula, options, inputs)
-    return _kernels[key](*inputs)
+    made = _kernels.setdefault((formula, options), {})
+    form = tuple(None if x is None else _form(x) for x in inputs)
+    if form not in made:
+        if len(made) >= MOST:
+            return formula(options, *inputs)
+        made[form] = _kernel(formula, options, inputs)
+    return made[form](*inputs)
 
 
 def _form(x: Tensor) -> Hashable:
     return x.dtype, x.shape, x.stride(), x.device
 
 
-def _kernel(formula: Callable[..., Any], options: Hashable, inputs: Inputs) -> Callable[..., Any]:
+def _kernel(formula: Callable[..., Any], options: Hashable, inputs: Inputs) -> Kernel:
     """Have Inductor make a kernel for inputs of just this form.
 
     By way of make_fx and not of torch.compile, whose guards would cost more than the pass over
@@ -121,3 +128,6 @@ def _kernel(formula: Callable[..., Any], options: Hashable, inputs: Inputs) -> C
         _log.warning("no kernel for %s, going on without: %s", formula.__name__, error)
         return functools.partial(formula, options)
     return lambda *inputs: compiled(*(inputs[i] for i in given))
+
+
+set_mode(os.environ.get("SORTNET_KERNELS", "auto"))

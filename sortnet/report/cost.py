@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 Row = list[str]
+UNCOMPILED = "SORT, not compiled"
 
 
 def tables(result: dict[str, Any]) -> dict[str, tuple[Row, list[Row]]]:
@@ -25,13 +26,17 @@ def tables(result: dict[str, Any]) -> dict[str, tuple[Row, list[Row]]]:
         "Training step": ([*title, "saved", "held", "images/s", "of peak"], []),
         "Forward pass, and both passes": (title, []),
         "Heads on BigNet*": ([*title, "saved", "images/s"], []),
+        "Compiling a network with SORT": (
+            ["", "compiled / eager", "first step", "pays after"],
+            _compiling(steps),
+        ),
     }
-    op, step, forward, head = (rows for _, rows in shown.values())
+    op, step, forward, head, _ = (rows for _, rows in shown.values())
     for m in parts:
         op.append(
             [m["name"], m["what"], m["against"], _time(m), _of(m, "saved"), _share(m, "bandwidth")]
         )
-    for m in steps:
+    for m in (m for m in steps if m["against"] != UNCOMPILED):
         step.append(
             [m["name"], m["mode"], m["against"], _time(m), _of(m, "saved"), _of(m, "peak")]
         )
@@ -42,6 +47,19 @@ def tables(result: dict[str, Any]) -> dict[str, tuple[Row, list[Row]]]:
         head.append([m["name"], m["mode"], m["against"], _time(m), _of(m, "saved")])
         head[-1].append(f"{m['images']:.0f}")
     return {name: table for name, table in shown.items() if table[1]}
+
+
+def _compiling(steps: list[dict[str, Any]]) -> list[Row]:
+    """What compiling gains in a step, what it costs first, and after how many steps it pays."""
+    rows = []
+    compiled = {m["name"]: m for m in steps if m["mode"] == "compiled" and m["against"] == "SORT"}
+    for m in (m for m in steps if m["against"] == UNCOMPILED):
+        fast = compiled[m["name"]]
+        gained = m["seconds"][1] - fast["seconds"][1]
+        pays = f"{fast['compilation'] / gained:,.0f} steps" if gained > 0 else "never"
+        relative = fast["seconds"][1] / m["seconds"][1]
+        rows.append([m["name"], f"{relative:.3f}", f"{fast['compilation']:.0f} s", pays])
+    return rows
 
 
 def _time(m: dict[str, Any]) -> str:
@@ -86,6 +104,7 @@ def figure(result: dict[str, Any], path: Path) -> None:
     from matplotlib.lines import Line2D
 
     steps = [m for m in result["measurements"] if m["level"] == "network" and m["what"] == "step"]
+    steps = [m for m in steps if m["against"] != UNCOMPILED]
     kinds = sorted({(m["against"], m["mode"]) for m in steps}, key=lambda kind: kind[0] != "SORT")
     names = list(dict.fromkeys(m["name"] for m in steps))
     fig, axes = plt.subplots(

@@ -5,8 +5,9 @@ import logging
 import os
 import platform
 from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeVar
 
 import torch
@@ -42,8 +43,11 @@ def tune() -> None:
 
 
 def cores() -> int:
-    """How many cores this process may use."""
+    """How many cores this process may use, by its affinity and its container's quota."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    with suppress(OSError, ValueError):  # no cgroup, or "max": no quota
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        usable = min(usable or 1, round(int(quota) / int(period)))
     return max(1, usable or 1)
 
 
@@ -123,9 +127,8 @@ def description() -> dict[str, str | int]:
 
 
 def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as lines:  # noqa: PTH123
-            names = [line.split(":")[1].strip() for line in lines if line.startswith("model name")]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor() or platform.machine()
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":")[1].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,38 @@
+"""The parts of README and docs that are generated from `results/`: ``make docs``."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sortnet.report import cost
+
+ROOT = Path(__file__).resolve().parents[2]
+PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
+    "cost": ("docs/cost.md", "results/cost.json", cost.markdown),
+}
+"""By name: the page, the results, and what makes the one's part of the other."""
+
+
+def generated(name: str) -> tuple[Path, str]:
+    """A page as it should be, with its part made anew."""
+    page, source, make = PARTS[name]
+    text = (ROOT / page).read_text()
+    part = make(json.loads((ROOT / source).read_text()))
+    begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+    pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
+    if not pattern.search(text):
+        raise ValueError(f"{page} has no place for {name}: it needs {begin} and {end}")
+    return ROOT / page, pattern.sub(lambda _: f"{begin}\n{part}{end}", text)
+
+
+def main() -> None:
+    """Bring every page up to date."""
+    for name in PARTS:
+        page, text = generated(name)
+        page.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The benchmark as a command: what it measures, writes, draws and refuses."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from sortnet.cli import main
+from sortnet.experiments.cost import CASES
+from sortnet.measure import machine_peak, peak_bytes, ratio, saved_bytes, side_by_side
+from sortnet.networks import NETWORKS
+
+
+def test_every_network_of_the_paper_is_measured() -> None:
+    assert set(CASES) == set(NETWORKS)
+
+
+def test_bench_writes_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written, drawn = tmp_path / "new" / "cost.json", tmp_path / "cost.png"
+    flags = ["--rounds", "2", "--no-parts", "--against", "naive"]
+    assert main(["bench", "lenet", *flags, "--json", str(written), "--figure", str(drawn)]) == 0
+    result = json.loads(written.read_text())
+    steps = {m["against"]: m for m in result["measurements"] if m["what"] == "step"}
+    assert set(steps) == {"SORT", "naive"}
+    assert steps["SORT"]["saved"][0] == steps["SORT"]["saved"][1] > 1e6
+    assert 0 < steps["SORT"]["arithmetic"] < 2
+    assert f"{steps['SORT']['time']['median']:.3f}" in capsys.readouterr().out
+    assert result["machine"]["torch"] == torch.__version__
+    assert drawn.read_bytes().startswith(b"\x89PNG")
+    assert list(written.parent.iterdir()) == [written]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [(["resnet21"], "there are lenet"), (["--rounds", "0"], "rounds is 0")],
+)
+def test_mistakes_are_one_line(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert says in error
+    assert error.count("\n") == 1
+
+
+def test_turns_find_what_is_twice_as_slow() -> None:
+    slow, fast = side_by_side([lambda: time.sleep(0.02), lambda: time.sleep(0.01)], 11)
+    found = ratio(slow, fast)
+    assert found.low <= found.median <= found.high
+    assert 1.5 < found.median < 2.5
+
+
+def test_bytes_are_counted_once() -> None:
+    """A linear layer keeps its input, ReLU its output, which is the next layer's input."""
+    model = nn.Sequential(nn.Linear(10, 20), nn.ReLU(), nn.Linear(20, 5))
+    assert saved_bytes(model, torch.randn(7, 10)) == 4 * 7 * (10 + 20)
+
+
+def test_peak_is_the_most_held_at_once() -> None:
+    def function() -> None:
+        for _ in range(3):
+            torch.zeros(1000) + torch.ones(1000)  # the two and their sum
+
+    assert 12_000 <= peak_bytes(function) < 13_000
+
+
+def test_the_machine_has_a_peak() -> None:
+    peak = machine_peak(torch.device("cpu"), repeats=1)
+    assert peak.multiply_adds > 1e8
+    assert peak.bytes > 1e8
