@@ -20,10 +20,14 @@ _HOMES = {
     "build": "sortnet.networks",
 }
 
+_ROOMS = ("fusion", "measure", "networks", "paper", "recipes")
+
 __all__ = ["Fusion", "build", "sort"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
+    if name in _ROOMS:
+        return import_module(f"sortnet.{name}")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'sortnet' has no attribute {name!r}")

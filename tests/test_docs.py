@@ -1,11 +1,29 @@
-"""What is generated in the docs is what `results/` gives."""
+"""What the docs say is what the code does: code runs, tables are what `results/` gives."""
+
+import re
+from pathlib import Path
 
 import pytest
 
-from sortnet.report.docs import PARTS, generated
+from sortnet.report.docs import PARTS, ROOT, generated
 
 
 @pytest.mark.parametrize("name", PARTS)
 def test_pages_are_up_to_date(name: str) -> None:
     page, text = generated(name)
     assert page.read_text() == text, "run `make docs`"
+
+
+def test_code_in_the_readme_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(block, {})
+
+
+@pytest.mark.parametrize(
+    "page", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda page: page.name
+)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"

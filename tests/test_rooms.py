@@ -7,8 +7,8 @@ import pytest
 
 import sortnet
 
-ROOMS = ["paper", "fusion", "blocks", "heads", "networks", "training", "measure"]
-ROOMS += ["experiments", "report", "cli"]
+ROOMS = ["paper", "fusion", "blocks", "heads", "networks", "recipes", "training"]
+ROOMS += ["measure", "experiments", "report", "cli"]
 PACKAGE = Path(sortnet.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 

@@ -33,7 +33,7 @@ from sortnet.measure import (
 from sortnet.networks import build, display
 from sortnet.training import Machine, description
 
-WARM_UP = 3
+WARM_UP = 2
 
 
 @dataclass(frozen=True)
@@ -60,16 +60,16 @@ class Case:
 
 BRANCHED = {"branched": True}
 CASES = {
-    "lenet": Case("lenet", 100, BRANCHED),
-    "bignet": Case("bignet", 20, BRANCHED),
-    "alexnet": Case("alexnet", 16, BRANCHED),
     "resnet20": Case("resnet20", 100),
-    "resnet32": Case("resnet32", 100),
+    "resnet32": Case("resnet32", 50),
     "resnet56": Case("resnet56", 50),
-    "wrn28": Case("wrn28", 25, {"width": 4}),
+    "wrn28": Case("wrn28", 12, {"width": 4}),
+    "lenet": Case("lenet", 100, BRANCHED),
+    "bignet": Case("bignet", 10, BRANCHED),
+    "alexnet": Case("alexnet", 4, BRANCHED),
     "resnet18": Case("resnet18", 8),
-    "resnet34": Case("resnet34", 8),
-    "resnet50": Case("resnet50", 8),
+    "resnet50": Case("resnet50", 4),
+    "resnet34": Case("resnet34", 4),
 }
 
 
@@ -240,7 +240,7 @@ def measure_network(
         call = _call(what, machine, images, labels)
         chosen = ready if what == "step" else [c for c in ready if c.name != "naive"]
         for c, time_, seconds in compare(
-            chosen, call, rounds if what == "step" else rounds // 2 + 1
+            chosen, call, rounds if what == "step" else rounds // 3 + 1
         ):
             multiply_adds = done[c.name.partition(",")[0]] * (1 if what == "forward" else 3)
             found = Measurement(
@@ -328,17 +328,15 @@ class Plan:
         if self.parts:
             tasks["op"] = partial(measure_op, machine, peak, self.rounds, self.naive)
             tasks["blocks"] = partial(measure_blocks, machine, self.rounds, self.naive)
-        for name in self.networks:
-            case = CASES[name]
-            tasks[case.name] = partial(measure_network, case, machine, peak, self.rounds, against)
-            if self.compiled:
-                compiled = replace(machine, compile=True)
-                tasks[f"{case.name}, compiled"] = partial(
-                    measure_network, case, compiled, peak, self.rounds, ("SORT",)
-                )
-        if self.parts and "bignet" in self.networks:
             tasks["bilinear pooling"] = partial(
                 measure_network, CASES["bignet"], machine, peak, self.rounds, HEADS
+            )
+        for case in (CASES[name] for name in self.networks):
+            tasks[case.name] = partial(measure_network, case, machine, peak, self.rounds, against)
+        compiled = replace(machine, compile=True)
+        for case in (CASES[name] for name in self.networks if self.compiled):
+            tasks[f"{case.name}, compiled"] = partial(
+                measure_network, case, compiled, peak, self.rounds, ("SORT",)
             )
         return tasks
 

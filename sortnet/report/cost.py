@@ -75,6 +75,27 @@ def _share(m: dict[str, Any], key: str) -> str:
     return f"{100 * m[key]:.0f} %" if m[key] else ""
 
 
+def summary(result: dict[str, Any]) -> str:
+    """One line a network: SORT and the plain formula, relative to the sum, not compiled."""
+    steps = [m for m in result["measurements"] if m["level"] == "network" and m["what"] == "step"]
+    eager = {(m["name"], m["against"]): m for m in steps if m["mode"] == "eager"}
+    heading = [
+        "training step relative to the sum",
+        "SORT: time",
+        "memory",
+        "plain formula: time",
+        "memory",
+    ]
+    lines = [_line(heading), _line(["---"] * len(heading))]
+    for name in dict.fromkeys(name for name, _ in eager):
+        cells = [name]
+        for against in ("SORT", "naive"):
+            m = eager[name, against]
+            cells += [f"{m['time']['median']:.2f}", f"{m['saved'][1] / m['saved'][0]:.2f}"]
+        lines.append(_line(cells))
+    return "\n".join(lines) + "\n"
+
+
 def markdown(result: dict[str, Any]) -> str:
     """The tables in Markdown, and the machine that they were measured on."""
     machine = result["machine"]

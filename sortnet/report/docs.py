@@ -11,6 +11,7 @@ from sortnet.report import cost
 ROOT = Path(__file__).resolve().parents[2]
 PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "cost": ("docs/cost.md", "results/cost.json", cost.markdown),
+    "summary": ("README.md", "results/cost.json", cost.summary),
 }
 """By name: the page, the results, and what makes the one's part of the other."""
 
