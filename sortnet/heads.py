@@ -49,7 +49,7 @@ class Bilinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map :math:`(N, C, H, W)` to :math:`(N, C^2)`."""
-        with torch.autocast(x.device.type, enabled=False):
+        with _full_precision(x):
             x = _at_least_float32(x).flatten(2)
             z = x @ x.mT / x.shape[2]
             return normalised(z.flatten(1))
@@ -90,7 +90,7 @@ class CompactBilinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map :math:`(N, C, H, W)` to :math:`(N, features)`."""
-        with torch.autocast(x.device.type, enabled=False):
+        with _full_precision(x):
             x = _at_least_float32(x).flatten(2).mT
             product = self._spectrum(x, 0) * self._spectrum(x, 1)
             # The inverse transform is linear, so one of the mean does for all positions.
@@ -118,6 +118,11 @@ def normalised(z: Tensor) -> Tensor:
     """
     z = z * torch.rsqrt(z.abs() + EPS)
     return z * torch.rsqrt(z.square().sum(-1, keepdim=True) + EPS)
+
+
+def _full_precision(x: Tensor) -> torch.autocast:
+    device = "cpu" if x.device.type == "meta" else x.device.type  # meta knows no autocast
+    return torch.autocast(device, enabled=False)
 
 
 def _at_least_float32(x: Tensor) -> Tensor:

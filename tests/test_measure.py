@@ -30,6 +30,13 @@ def test_a_fusion_costs_one_multiply_add_for_each_response() -> None:
     assert both.fusion == 2 * sort.fusion
 
 
+@pytest.mark.parametrize("head", ["average", "bilinear", "compact"])
+def test_heads_can_be_measured(head: str) -> None:
+    rows = stages(build("bignet", branched=True, head=head))
+    assert [row.name for row in rows[-2:]] == ["pool", "fc"]
+    assert rows[-1].shape == (10,)
+
+
 def test_measuring_leaves_the_network_alone() -> None:
     network = build("lenet", branched=True, fusion="sort")
     before = {key: value.clone() for key, value in network.state_dict().items()}

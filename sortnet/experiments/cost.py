@@ -61,14 +61,14 @@ class Case:
 BRANCHED = {"branched": True}
 CASES = {
     "resnet20": Case("resnet20", 100),
-    "resnet32": Case("resnet32", 50),
-    "resnet56": Case("resnet56", 50),
     "wrn28": Case("wrn28", 12, {"width": 4}),
     "lenet": Case("lenet", 100, BRANCHED),
+    "resnet18": Case("resnet18", 8),
+    "resnet32": Case("resnet32", 50),
     "bignet": Case("bignet", 10, BRANCHED),
     "alexnet": Case("alexnet", 4, BRANCHED),
-    "resnet18": Case("resnet18", 8),
     "resnet50": Case("resnet50", 4),
+    "resnet56": Case("resnet56", 50),
     "resnet34": Case("resnet34", 4),
 }
 

@@ -29,10 +29,11 @@ def generated(name: str) -> tuple[Path, str]:
 
 
 def main() -> None:
-    """Bring every page up to date."""
+    """Bring every page and figure up to date."""
     for name in PARTS:
         page, text = generated(name)
         page.write_text(text)
+    cost.figure(json.loads((ROOT / "results/cost.json").read_text()), ROOT / "docs/cost.svg")
 
 
 if __name__ == "__main__":

@@ -19,8 +19,8 @@ COMPILE = ("auto", "on", "off")
 BREAK_EVEN = 2000
 """Steps from which compiling a whole network pays on a GPU, by ``--compile auto``.
 
-On a CPU it does not at all: convolutions take nearly all of the time, compiled or not, and what
-lies between two of them is already one kernel in SORT's blocks (docs/cost.md has the figures).
+A guess until it is measured on one. On a CPU ``auto`` does not compile: docs/cost.md has what it
+gains there, some per cent after thousands of steps at best, and a loss in LeNet*.
 """
 
 
