@@ -35,7 +35,7 @@ def test_bench_writes_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [(["resnet21"], "there are lenet"), (["--rounds", "0"], "rounds is 0")],
+    [(["resnet21"], "there are resnet20, "), (["--rounds", "0"], "rounds is 0")],
 )
 def test_mistakes_are_one_line(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
