@@ -1,4 +1,4 @@
-"""Every network of the paper trains at the paper's first learning rate, with and without SORT.
+"""LeNet, ResNet-20 and WRN-28 train at the paper's first learning rate, with and without SORT.
 
 On scikit-learn's digits, brought to 32 x 32, for as many steps as show it.
 """
