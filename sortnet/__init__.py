@@ -11,18 +11,28 @@ if TYPE_CHECKING:
     from sortnet.fusion import Fusion as Fusion
     from sortnet.fusion import sort as sort
     from sortnet.networks import build as build
+    from sortnet.runs import Run as Run
+    from sortnet.runs import load as load
+    from sortnet.runs import train as train
+    from sortnet.surgery import sites as sites
+    from sortnet.surgery import sortify as sortify
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Fusion": "sortnet.fusion",
-    "sort": "sortnet.fusion",
+    "Run": "sortnet.runs",
     "build": "sortnet.networks",
+    "load": "sortnet.runs",
+    "sites": "sortnet.surgery",
+    "sort": "sortnet.fusion",
+    "sortify": "sortnet.surgery",
+    "train": "sortnet.runs",
 }
 
-_ROOMS = ("fusion", "measure", "networks", "paper", "recipes")
+_ROOMS = ("data", "fusion", "measure", "networks", "paper", "pretrained", "recipes", "runs")
 
-__all__ = ["Fusion", "build", "sort"]
+__all__ = ["Fusion", "Run", "build", "load", "sites", "sort", "sortify", "train"]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401

@@ -5,7 +5,7 @@ Commands import what they need when they run, so that ``sortnet --help`` answers
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,6 +15,8 @@ from sortnet import __version__
 
 if TYPE_CHECKING:
     from sortnet.networks import Network
+    from sortnet.recipes import Recipe
+    from sortnet.training import Watcher
 
 
 @dataclass(frozen=True)
@@ -42,26 +44,84 @@ class Choice:
     size: int | None = None
     """The images' side."""
 
+    def options(self) -> dict[str, Any]:
+        """What else `sortnet.build` is to be given: what was asked for."""
+        asked: dict[str, Any] = {"branched": self.branched or None, "norm": self.norm or None}
+        asked |= {"style": self.style, "width": self.width, "gate": self.gate}
+        asked |= {"head": self.head, "size": self.size}
+        return {name: value for name, value in asked.items() if value is not None}
+
     def build(self, fusion: str | None = None) -> "Network":
         """Build it, if asked for with another fusion and then without a gate."""
         from sortnet.networks import build
 
-        asked = {"branched": self.branched, "norm": self.norm}
-        variant: dict[str, Any] = {name: True for name, value in asked.items() if value}
-        given = {"style": self.style, "width": self.width}
-        variant |= {name: value for name, value in given.items() if value is not None}
-        return build(
-            self.network,
-            self.classes,
-            fusion or self.fusion,
-            gate=None if fusion else self.gate,
-            head=self.head,
-            size=self.size,
-            **variant,
-        )
+        options = self.options()
+        if fusion is not None:
+            options.pop("gate", None)
+        return build(self.network, self.classes, fusion or self.fusion, **options)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How it is trained: a recipe, and what is to be different from it."""
+
+    recipe: str | None = None
+    """lenet, bignet, resnet, xu, wrn, alexnet, bvlc or imagenet-resnet; the network's own
+    without it."""
+    scale: float = 1.0
+    """How long, relative to the paper's schedule: 0.1 is a tenth of each section."""
+    rate: float | None = None
+    """The first section's learning rate; the others keep their ratio to it."""
+    batch: int | None = None
+    """Images in a step, over all processes."""
+    decay: float | None = None
+    """Weight decay."""
+    warm_up: int | None = None
+    """Steps over which the learning rate rises from zero."""
+    clip: float | None = None
+    """The largest norm of the gradient."""
+
+    def build(self, network: str) -> "Recipe":
+        """The recipe that is asked for."""
+        from sortnet.recipes import recipe
+
+        base = recipe(self.recipe or network)
+        given: dict[str, Any] = {"batch": self.batch, "decay": self.decay}
+        given |= {"warm_up": self.warm_up, "clip": self.clip}
+        base = replace(base, **{name: v for name, v in given.items() if v is not None})
+        if self.rate is not None:
+            base = base.rated(self.rate)
+        return base if self.scale == 1 else base.scaled(self.scale)
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """How a run is kept and watched."""
+
+    out: Path = Path("runs")
+    """The directory of all runs."""
+    root: Path = Path("data")
+    """The directory of all data sets."""
+    save_every: int | None = None
+    """Steps between two checkpoints."""
+    keep: int = 2
+    """How many of the newest checkpoints are kept; the best one is kept as well."""
+    on_nonfinite: Literal["stop", "rollback"] = "stop"
+    """What is done about a loss or gradient that is not finite."""
+    anyway: bool = False
+    """Resume even where threads, versions, processes or data have changed."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Compile the network; auto does so on a GPU where it pays."""
+    threads: int | None = None
+    """How many cores to use; as many as there are without it."""
+    tensorboard: bool = False
+    """Write the metrics for TensorBoard, too."""
 
 
 Chosen = Annotated[Choice, tyro.conf.arg(name="")]
+Scheduled = Annotated[Schedule, tyro.conf.arg(name="")]
+Kept = Annotated[Keeping, tyro.conf.arg(name="")]
+Directory = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
 
 def list_() -> None:
@@ -190,7 +250,260 @@ def bench(
         report.figure(result, figure)
 
 
-COMMANDS: dict[str, Callable[..., None]] = {"list": list_, "info": info, "bench": bench}
+def train(
+    choice: Chosen,
+    schedule: Scheduled,
+    keeping: Kept,
+    data: str = "digits",
+    seed: int = 0,
+    validation: int = 0,
+    evaluations: int = 20,
+    preprocess: str | None = None,
+    init: str | None = None,
+    freeze: tuple[str, ...] = (),
+    name: str = "",
+) -> None:
+    """Train a network; the same command goes on with a run that was stopped.
+
+    $ sortnet train lenet --branched --fusion sort --scale 0.01
+    $ sortnet train resnet20 --fusion sort --data cifar10 --scale 0.1 --validation 5000
+    $ sortnet train resnet18 --data path/to/images --init runs/pets/resnet18/seed0 --rate 0.01
+    $ torchrun --nproc-per-node=8 -m sortnet train resnet50 --data imagenet
+
+    Args:
+        choice: Which network.
+        schedule: How it is trained.
+        keeping: How the run is kept.
+        data: A data set's name (digits needs no download), or the path of an image folder.
+        seed: Of weights, order, augmentation and dropout.
+        validation: How many training images are held out, to look at in between.
+        evaluations: How many times they are looked at.
+        preprocess: Of svhn: lcn, lcn-pylearn2 or none.
+        init: A run, a directory or a safetensors file whose weights are the first ones.
+        freeze: Patterns of the weights that are not trained, such as 'layer[12].*'.
+        name: Tells this run from others of the same network, data and seed.
+    """
+    from sortnet import runs
+    from sortnet.training import Habits
+
+    if choice.classes is not None:
+        raise ValueError("--classes is not for training: the data say how many there are")
+    run = runs.Run(
+        choice.network,
+        schedule.build(choice.network),
+        choice.fusion,
+        data,
+        seed,
+        choice.options(),
+        validation,
+        evaluations,
+        preprocess,
+        init,
+        freeze,
+        name,
+    )
+    habits = Habits(
+        keeping.save_every,
+        keeping.keep,
+        keeping.on_nonfinite == "rollback",
+        keeping.anyway,
+        keeping.compile,
+    )
+    _tune(keeping.threads)
+    directory = keeping.out / run.id
+    known = runs.result(directory)
+    watchers = [] if known else _watchers(directory, keeping.tensorboard)
+    result = runs.train(run, keeping.out, keeping.root, habits=habits, watchers=watchers)
+    if known and known.ended == "diverged":
+        raise ValueError(
+            f"{directory} diverged at step {known.steps}, in {known.where}; it would do so again:"
+            " choose another --name and --warm-up, --clip or --rate"
+        )
+    print(
+        f"{run.title} on {run.data}: test error {result.error:.2f} %, top-5"
+        f" {result.test['error5']:.2f} %, after {result.steps:,} steps in"
+        f" {result.seconds:.0f} s{', as trained before' if known else ''}"
+    )
+    print(directory)
+
+
+def _tune(threads: int | None) -> None:
+    import torch
+
+    from sortnet.training import tune
+
+    tune()
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def _watchers(directory: Path, tensorboard: bool) -> "list[Watcher]":
+    from sortnet.training import TensorBoard, Terminal
+
+    watchers: list[Watcher] = [Terminal()]
+    if tensorboard:
+        watchers.append(TensorBoard(directory))
+    return watchers
+
+
+def eval_(
+    run: Directory,
+    /,
+    data: str | None = None,
+    root: Path = Path("data"),
+    split: Literal["test", "validation", "train"] = "test",
+) -> None:
+    """Measure the errors of a run's network.
+
+    $ sortnet eval runs/cifar10/resnet20-sort/seed0 --root data
+
+    Args:
+        run: A run's directory, or one with a saved network.
+        data: On other data with the same classes.
+        root: The directory of all data sets.
+        split: Which images.
+    """
+    from sortnet import runs
+
+    _tune(None)
+    title, scores = runs.evaluate(run, root, data=data, split=split)
+    print(
+        f"{title}: {split} error {scores.error:.2f} %, top-5 {scores.error5:.2f} %,"
+        f" loss {scores.loss:.4f}, {scores.images:,} images"
+    )
+
+
+def predict(
+    run: Directory,
+    images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE ...")],
+    /,
+    top: int = 3,
+) -> None:
+    """Say what is in some pictures, with probabilities.
+
+    $ sortnet predict runs/cifar10/resnet20-sort/seed0 photo.jpg
+
+    Args:
+        run: A run's directory, or one with a saved network.
+        images: Ordinary image files.
+        top: How many classes to name for each.
+    """
+    from sortnet import pretrained, runs
+    from sortnet.data import read_image
+
+    if not images:
+        raise ValueError("no image given; sortnet predict RUN IMAGE ...")
+    pictures = [read_image(path) for path in images]
+    network, config = runs.load(run)
+    for path, row in zip(images, pretrained.classify(network, config, pictures), strict=True):
+        values, indices = row.topk(min(top, len(config.classes)))
+        named = [
+            f"{config.classes[i]} {100 * p:.1f} %"
+            for p, i in zip(values.tolist(), indices.tolist(), strict=True)
+        ]
+        print(f"{path}: {', '.join(named)}")
+
+
+def data(
+    action: Annotated[Literal["get", "check"], tyro.conf.Positional],
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")],
+    /,
+    root: Path = Path("data"),
+) -> None:
+    """Download a data set from its official source, or verify one.
+
+    $ sortnet data get cifar10
+    $ sortnet data check cifar10
+    $ sortnet data check path/to/images
+
+    Args:
+        action: get or check.
+        name: cifar10, cifar100, svhn or caltech256; for check also imagenet or a path.
+        root: The directory of all data sets.
+    """
+    from rich.console import Console
+    from rich.progress import DownloadColumn, Progress
+
+    from sortnet import data as room
+
+    unit = [DownloadColumn()] if action == "get" else []
+    columns = [*Progress.get_default_columns(), *unit]
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
+        bar = progress.add_task("", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            progress.update(bar, description=what, completed=done, total=total or None)
+
+        if action == "get":
+            where = room.get(name, root, show=show)
+        else:
+            problems = room.check(name, root, show=show)
+    if action == "get":
+        print(f"{name} is in {where}")
+    elif problems:
+        for problem in problems:
+            print(f"{problem.path}: {problem.reason}")
+        raise OSError(f"{name}: {len(problems)} bad files")
+    else:
+        print(f"{name} is complete and intact")
+
+
+def doctor(run: Directory, /) -> None:
+    """Say what of a run is intact, and where it would go on.
+
+    $ sortnet doctor runs/cifar10/resnet20-sort/seed0
+
+    Args:
+        run: Its directory.
+    """
+    from sortnet import runs
+
+    for line in runs.examine(run):
+        print(line)
+
+
+def demo(out: Path = Path("runs/demo"), figure: Path | None = None) -> None:
+    """Train LeNet, LeNet* and LeNet*-SORT on scikit-learn's digits, and compare them.
+
+    Args:
+        out: The directory of the runs; a second demo finds them there.
+        figure: Where to draw the learning curves; curves.png beside the runs without it.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from sortnet import measure, runs
+    from sortnet.experiments.demo import RUNS
+    from sortnet.report.drawing import draw
+
+    _tune(None)
+    table = Table("network", "parameters", "test error", "seconds a step", box=None)
+    results = []
+    for run in RUNS:
+        known = runs.result(out / run.id)
+        result = runs.train(run, out, watchers=[] if known else _watchers(out / run.id, False))
+        results.append(result)
+        parameters = measure.parameters(runs.load(result.directory)[0])
+        pace = f"{result.seconds / result.steps:.3f}"
+        table.add_row(run.title, f"{parameters:,}", f"{result.error:.2f} %", pace)
+    Console().print(table)
+    picture = figure or out / "curves.png"
+    draw([result.directory for result in results], picture)
+    print(f"one seed and {RUNS[0].recipe.steps} steps each, which shows that they train, and not")
+    print(f"which is better; curves: {picture}")
+
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": demo,
+    "list": list_,
+    "info": info,
+    "train": train,
+    "eval": eval_,
+    "predict": predict,
+    "data": data,
+    "doctor": doctor,
+    "bench": bench,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -213,7 +526,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader, head or less, has seen enough
         sys.stdout = None
         return 0
-    except OSError as error:
+    except (OSError, ArithmeticError) as error:
         print(f"sortnet: {error}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        from sortnet.training import Interrupted
+
+        if not isinstance(error, Interrupted):
+            raise
+        print(f"sortnet: {error}", file=sys.stderr)
+        return 128 + error.number
     return 0

@@ -34,6 +34,8 @@ class Recipe:
         reflect: Whether the padding mirrors the image, and is not zero.
         flip: Whether images are mirrored half of the time, where the data's classes allow it.
         jitter: Whether brightness, contrast and saturation are changed.
+        area: Of large images: the least and the largest part of one that a crop shows; a crop of
+            the original scale without it.
         warm_up: Over how many steps the learning rate rises from zero.
         clip: The largest norm of the gradient.
         scale: How long this is, relative to the paper's schedule.
@@ -55,6 +57,7 @@ class Recipe:
     reflect: bool = False
     flip: bool = True
     jitter: bool = False
+    area: tuple[float, float] | None = None
     warm_up: int = 0
     clip: float | None = None
     scale: float = 1.0
@@ -79,6 +82,12 @@ class Recipe:
             if step < end:
                 break
         return section.rate * min(1.0, (step + 1) / self.warm_up if self.warm_up else 1.0)
+
+    def rated(self, rate: float) -> "Recipe":
+        """The same sections from another first learning rate, falling by the same factors."""
+        factor = rate / self.sections[0].rate
+        sections = tuple(replace(s, rate=s.rate * factor) for s in self.sections)
+        return replace(self, sections=sections)
 
     def scaled(self, factor: float) -> "Recipe":
         """The same sections, shorter or longer, each of at least one step."""
@@ -133,9 +142,33 @@ IMAGENET_RESNET = Recipe(
     _sections((1e-1, 150_000), (1e-2, 150_000), (1e-3, 150_000), (1e-4, 150_000)),
     batch=256,
     decay=1e-4,
+    jitter=True,
+    area=(0.08, 1.0),
 )
 
 RECIPES = {
     recipe.name: recipe
     for recipe in (LENET, BIGNET, RESNET, XU, WRN, ALEXNET, BVLC, IMAGENET_RESNET)
 }
+
+DEFAULTS = {
+    "lenet": LENET,
+    "bignet": BIGNET,
+    "alexnet": ALEXNET,
+    "resnet20": RESNET,
+    "resnet32": RESNET,
+    "resnet56": RESNET,
+    "wrn28": WRN,
+    "resnet18": IMAGENET_RESNET,
+    "resnet34": IMAGENET_RESNET,
+    "resnet50": IMAGENET_RESNET,
+}
+"""The recipe of each network."""
+
+
+def recipe(name: str) -> Recipe:
+    """A recipe by its own name or its network's."""
+    known = DEFAULTS | RECIPES
+    if name not in known:
+        raise ValueError(f"unknown recipe {name!r}; there are {', '.join(RECIPES)}")
+    return known[name]

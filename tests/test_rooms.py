@@ -7,8 +7,9 @@ import pytest
 
 import sortnet
 
-ROOMS = ["paper", "fusion", "blocks", "heads", "networks", "recipes", "training"]
-ROOMS += ["measure", "experiments", "report", "cli"]
+ROOMS = ["paper", "files", "fusion", "blocks", "heads", "networks", "pretrained", "surgery"]
+ROOMS += ["data", "recipes", "training", "runs", "transfer", "export", "measure"]
+ROOMS += ["experiments", "report", "cli"]
 PACKAGE = Path(sortnet.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 

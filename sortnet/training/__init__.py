@@ -1,5 +1,22 @@
-"""Training: how a network is run on the machine at hand."""
+"""Training: one loop, checkpoints, several processes, and the machine at hand."""
 
+from sortnet.training.distributed import World, joined
+from sortnet.training.faults import Diverged, Interrupted
+from sortnet.training.loop import Habits, Trainer
 from sortnet.training.machine import Machine, description, tune
+from sortnet.training.watch import TensorBoard, Terminal, Watcher
 
-__all__ = ["Machine", "description", "tune"]
+__all__ = [
+    "Diverged",
+    "Habits",
+    "Interrupted",
+    "Machine",
+    "TensorBoard",
+    "Terminal",
+    "Trainer",
+    "Watcher",
+    "World",
+    "description",
+    "joined",
+    "tune",
+]

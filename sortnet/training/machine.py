@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -104,11 +104,17 @@ class Machine:
         return torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None)
 
     def sgd(
-        self, parameters: Iterable[nn.Parameter], *, lr: float, momentum: float, decay: float
+        self,
+        parameters: Iterable[nn.Parameter] | list[dict[str, Any]],
+        *,
+        lr: float,
+        momentum: float,
+        decay: float,
+        nesterov: bool = False,
     ) -> torch.optim.SGD:
         """The optimizer, in its one-kernel form, which works on CPU and GPU."""
         return torch.optim.SGD(
-            parameters, lr, momentum=momentum, weight_decay=decay, nesterov=False, fused=True
+            parameters, lr, momentum=momentum, weight_decay=decay, nesterov=nesterov, fused=True
         )
 
 

@@ -1,0 +1,167 @@
+"""Networks with weights: a directory that says all that is needed to build and use the network.
+
+::
+
+    config.json         the network, its classes, how images are prepared, how it was trained
+    model.safetensors   its weights, whose SHA-256 is in config.json
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sortnet import files
+from sortnet.networks import Network, build, display
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+
+@dataclass(frozen=True)
+class Config:
+    """All that is needed to build a network and to use it.
+
+    Attributes:
+        network: Its name, as `sortnet.build` takes it.
+        classes: The names of its classes.
+        fusion: How its branches meet.
+        options: What else `sortnet.build` was given.
+        size: The side of the images it takes.
+        mean: What is subtracted from images of 0 to 1, per channel.
+        std: What they are then divided by.
+        trained: How it came to its weights: the run and its result.
+    """
+
+    network: str
+    classes: tuple[str, ...]
+    fusion: str = "sum"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    size: int = 32
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    trained: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The network's name as the paper prints it."""
+        branched = bool(self.options.get("branched"))
+        return display(self.network, self.fusion, branched=branched)
+
+    def build(self) -> Network:
+        """Build the network, with fresh weights."""
+        return build(self.network, len(self.classes), self.fusion, **self.options)
+
+    def prepare(self, picture: Tensor) -> Tensor:
+        """Bring a picture of any size to what the network takes.
+
+        The middle of the picture is shrunk, or blown up, to the network's size.
+
+        Arguments:
+            picture: Bytes of shape :math:`(3, H, W)`.
+        """
+        height, width = picture.shape[1:]
+        side = min(height, width)
+        top, left = (height - side) // 2, (width - side) // 2
+        square = picture[:, top : top + side, left : left + side].float()[None] / 255
+        if side != self.size:
+            square = F.interpolate(
+                square, (self.size, self.size), mode="bicubic", antialias=True
+            ).clamp(0, 1)
+        mean, std = (torch.tensor(x).view(1, 3, 1, 1) for x in (self.mean, self.std))
+        return (square - mean) / std
+
+
+def save(network: torch.nn.Module, config: Config, directory: str | Path) -> Path:
+    """Write a network's weights and what it is; the directory is then all that is needed.
+
+    Arguments:
+        network: With the weights to keep.
+        config: What it is.
+        directory: Made if it is not there.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    weights = {name: x.detach().cpu().contiguous() for name, x in network.state_dict().items()}
+    content = safetensors.torch.save(weights)
+    files.write(directory / WEIGHTS, content)
+    files.write_json(directory / CONFIG, {**asdict(config), "sha256": files.digest(content)})
+    return directory
+
+
+def read_config(directory: Path) -> Config:
+    """Read what a directory's network is."""
+    config = files.read_json(directory / CONFIG)
+    config.pop("sha256", None)
+    known = {f.name for f in fields(Config)}
+    if unknown := sorted(set(config) - known):
+        raise ValueError(f"{directory / CONFIG} has the unknown entry {unknown[0]!r}")
+    if missing := sorted({"network", "classes"} - set(config)):
+        raise ValueError(f"{directory / CONFIG} has no entry {missing[0]!r}")
+    lists = {name: tuple(config[name]) for name in ("classes", "mean", "std") if name in config}
+    return Config(**{**config, **lists})
+
+
+def load(directory: str | Path) -> tuple[Network, Config]:
+    """Build a directory's network and give it its weights, in evaluation mode.
+
+    Arguments:
+        directory: Written by `save`, or by a run that has finished.
+    """
+    directory = Path(directory)
+    if not (directory / CONFIG).is_file():
+        raise ValueError(f"{directory} holds no network: there is no {CONFIG}")
+    config = read_config(directory)
+    expected = files.read_json(directory / CONFIG).get("sha256")
+    content = (directory / WEIGHTS).read_bytes()
+    if expected is not None and files.digest(content) != expected:
+        raise OSError(f"{directory / WEIGHTS} does not have the SHA-256 of its {CONFIG}")
+    network = config.build()
+    fit(network, weights(content, directory / WEIGHTS))
+    return network.eval(), config
+
+
+def weights(content: bytes, name: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file's content."""
+    try:
+        return safetensors.torch.load(content)
+    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+        raise ValueError(f"{name} is not a safetensors file: {error}") from None
+
+
+def fit(
+    network: torch.nn.Module, tensors: Mapping[str, Tensor], *, loose: bool = False
+) -> list[str]:
+    """Give a network weights; which entries of its state dict were left as they are.
+
+    Arguments:
+        network: To be changed.
+        tensors: By the names of its state dict.
+        loose: Whether a classifier for other classes, or gates of a fusion, may be left out.
+    """
+    own = network.state_dict()
+    differing = [
+        name for name in own if name not in tensors or tensors[name].shape != own[name].shape
+    ]
+    surplus = [name for name in tensors if name not in own]
+    if not loose and (differing or surplus):
+        raise ValueError(f"the weights do not fit: {(differing + surplus)[0]} differs")
+    if len(differing) == len(own):
+        raise ValueError("the weights are of another network: no entry fits")
+    kept = {name: x for name, x in tensors.items() if name in own and name not in differing}
+    network.load_state_dict(kept, strict=False)
+    return differing
+
+
+def classify(network: Network, config: Config, pictures: Sequence[Tensor]) -> Tensor:
+    """The classes' probabilities for pictures of any size, of shape :math:`(N, classes)`."""
+    device = next(network.parameters()).device
+    images = torch.cat([config.prepare(picture) for picture in pictures])
+    with torch.inference_mode():
+        logits: Tensor = network.eval()(images.to(device))
+        return logits.float().softmax(1).cpu()

@@ -1,0 +1,85 @@
+"""Training in several processes: torchrun starts them, gradients are averaged by PyTorch's DDP."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes that train one network together.
+
+    Attributes:
+        rank: Which of them this is; 0 is the one that writes.
+        size: How many there are.
+    """
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def writes(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """Add up a tensor over all processes, in place."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def any(self, *flags: bool) -> tuple[bool, ...]:
+        """For each flag whether any process has raised it: what all of them then act on."""
+        if self.size == 1:
+            return flags
+        raised = torch.tensor(flags, dtype=torch.int32, device=self._device())
+        return tuple(bool(count) for count in self.sum(raised).tolist())
+
+    def gather(self, values: list[float]) -> list[list[float]]:
+        """Every process's values, by rank."""
+        table = torch.zeros(self.size, len(values), dtype=torch.float64, device=self._device())
+        table[self.rank] = torch.tensor(values, dtype=torch.float64)
+        gathered: list[list[float]] = self.sum(table).tolist()
+        return gathered
+
+    def share(self, network: nn.Module) -> None:
+        """Give every process the first one's buffers: batch normalisation's averages."""
+        if self.size > 1:
+            for buffer in network.buffers():
+                dist.broadcast(buffer, 0)
+
+    def _device(self) -> str:
+        return "cuda" if self.size > 1 and dist.get_backend() == "nccl" else "cpu"
+
+    def wait(self) -> None:
+        """Wait until all processes are here."""
+        if self.size > 1:
+            dist.barrier()
+
+    def join(self, network: nn.Module) -> nn.Module:
+        """The network with gradients that are averaged over all processes."""
+        if self.size == 1:
+            return network
+        return DistributedDataParallel(network)
+
+
+@contextmanager
+def joined() -> Iterator[World]:
+    """Join the processes that torchrun started; alone without it."""
+    if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
+        yield World()
+        return
+    gpu = torch.cuda.is_available()
+    if gpu:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    dist.init_process_group("nccl" if gpu else "gloo")
+    try:
+        yield World(dist.get_rank(), dist.get_world_size())
+    finally:
+        dist.destroy_process_group()

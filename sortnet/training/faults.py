@@ -1,0 +1,100 @@
+"""What ends a run before its last step: numbers that are not finite, and signals."""
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class Diverged(ArithmeticError):
+    """Loss, gradient or weights are not finite.
+
+    Attributes:
+        step: The step that was not taken, counted from 0.
+        where: The first module or parameter concerned.
+    """
+
+    def __init__(self, step: int, where: str) -> None:
+        super().__init__(f"step {step} is not finite, first in {where}; the step was not taken")
+        self.step, self.where = step, where
+
+
+class Interrupted(Exception):
+    """A signal ended the run; what it had learnt has been saved.
+
+    Attributes:
+        number: The signal's.
+        step: How many steps had been taken.
+    """
+
+    def __init__(self, number: int, step: int) -> None:
+        super().__init__(f"stopped at step {step} and saved; the same command goes on from there")
+        self.number, self.step = number, step
+
+
+@contextmanager
+def signals(ask: Callable[[int], None]) -> Iterator[None]:
+    """Turn the first SIGINT or SIGTERM into a wish to stop; a second one ends at once."""
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.getsignal(number) for number in numbers}
+
+    def handle(number: int, _frame: FrameType | None) -> None:
+        ask(number)
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in numbers:
+        signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def first_bad_module(network: nn.Module, images: Tensor, labels: Tensor) -> str:
+    """Name the module in which something is first not finite.
+
+    A forward pass is repeated with an eye on every module; if all responses and the loss are
+    finite it was a gradient, and the backward pass meets modules from the last to the first.
+
+    Arguments:
+        network: As it was in the step; its gradients are still there.
+        images: The step's batch.
+        labels: The step's labels.
+    """
+    found: list[str] = []
+
+    def watch(name: str) -> Callable[..., None]:
+        def look(_module: nn.Module, _inputs: object, output: object) -> None:
+            if isinstance(output, Tensor) and not _finite(output):
+                found.append(name)
+
+        return look
+
+    if not _finite(images):
+        return "the images"
+    hooks = [
+        module.register_forward_hook(watch(name))
+        for name, module in network.named_modules()
+        if name
+    ]
+    try:
+        with torch.no_grad():
+            loss = F.cross_entropy(network(images), labels)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if found:
+        return f"the response of {found[0]}"
+    if not _finite(loss):
+        return "the loss"
+    bad = [n for n, p in network.named_parameters() if p.grad is not None and not _finite(p.grad)]
+    return f"the gradient of {bad[-1]}" if bad else "the norm of the gradient"
+
+
+def _finite(x: Tensor) -> bool:
+    return bool(torch.isfinite(x).all())

@@ -1,0 +1,120 @@
+"""Runs that are killed, for real, and end as if nothing had happened."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import survivors
+
+from sortnet import runs
+from sortnet.training import checkpoint
+
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(["survivors", "sklearn.datasets"])
+
+
+def outcome(directory: Path) -> dict[str, bytes]:
+    """All that must not depend on how often a run was killed."""
+    newest, damaged = checkpoint.latest(directory / "checkpoints")
+    assert newest is not None
+    assert not damaged
+    kept = [path.name for path in checkpoint.paths(directory / "checkpoints")]
+    result = json.loads((directory / "result.json").read_bytes())
+    result.pop("seconds")
+    return {
+        "model": (newest.path / "model.safetensors").read_bytes(),
+        "optimizer": (newest.path / "optimizer.safetensors").read_bytes(),
+        "final": (directory / "model.safetensors").read_bytes(),
+        "metrics": (directory / "metrics.jsonl").read_bytes(),
+        "kept": "\n".join(kept).encode(),
+        "result": json.dumps(result).encode(),
+    }
+
+
+def live(out: Path, moment: int = -1) -> int | None:
+    process = CONTEXT.Process(target=survivors.live, args=(out, moment))
+    process.start()
+    process.join()
+    return process.exitcode
+
+
+def test_twenty_kills_leave_no_trace(tmp_path: Path) -> None:
+    process = CONTEXT.Process(
+        target=survivors.write_moments, args=(tmp_path / "whole", tmp_path / "moments")
+    )
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+    moments = (tmp_path / "moments").read_text().splitlines()
+    expected = outcome(tmp_path / "whole" / survivors.RUN.id)
+    assert b'"split": "test"' in expected["metrics"]
+    writing = [i for i, name in enumerate(moments) if "step" not in name]
+    stepping = [i for i, name in enumerate(moments) if "step" in name]
+    chosen = [writing[i * len(writing) // 12] for i in range(12)]
+    chosen += [stepping[i * len(stepping) // 8] for i in range(8)]
+    assert len({moments[i] for i in chosen}) >= 6
+    # Four lives in a row for each of five runs: a later kill hits a run that was resumed.
+    for i in range(5):
+        out = tmp_path / f"killed{i}"
+        for moment in sorted(chosen[i::5]):
+            code = live(out, moment)
+            assert code in (-signal.SIGKILL, 0)  # a resumed life is shorter and may end in peace
+        assert live(out) == 0
+        assert outcome(out / survivors.RUN.id) == expected
+        assert not list((out / survivors.RUN.id / "checkpoints").glob(".*"))
+
+
+def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run"]
+    command += ["--nproc-per-node=2", "--max-restarts=2", "--master-port=0", "--standalone"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, check=False, env=environment
+    )
+
+
+def test_a_killed_worker_of_two_leaves_no_trace(tmp_path: Path) -> None:
+    script = str(Path(survivors.__file__))
+    marker = tmp_path / "marker"
+    killed = torchrun(script, str(tmp_path / "killed"), str(marker))
+    assert killed.returncode == 0, killed.stderr
+    assert marker.exists()
+    whole = torchrun(script, str(tmp_path / "whole"), str(marker))
+    assert whole.returncode == 0, whole.stderr
+    directory = tmp_path / "killed" / survivors.RUN.id
+    starts = [e["event"] for e in runs.events(directory)]
+    assert starts.count("resume") == 1
+    assert outcome(directory) == outcome(tmp_path / "whole" / survivors.RUN.id)
+
+
+def command(out: Path, *more: str) -> list[str]:
+    base = [sys.executable, "-m", "sortnet", "train", "lenet", "--scale", "0.005", "--batch", "4"]
+    return [*base, "--threads", "1", "--out", str(out), *more]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_saves_and_exits(tmp_path: Path, number: signal.Signals) -> None:
+    process = subprocess.Popen(command(tmp_path), stderr=subprocess.PIPE, text=True)
+    directory = tmp_path / "digits" / "lenet-x0.005" / "seed0"
+    while len(runs.rows(directory)) < 3 and process.poll() is None:
+        time.sleep(0.05)
+    second = subprocess.run(command(tmp_path), capture_output=True, text=True, check=False)
+    assert second.returncode == 1
+    assert f"in use by process {process.pid}" in second.stderr
+    assert second.stderr.count("\n") == 1
+    process.send_signal(number)
+    _, stderr = process.communicate()
+    assert process.returncode == 128 + number
+    assert "stopped at step" in stderr.splitlines()[-1]
+    newest, _ = checkpoint.latest(directory / "checkpoints")
+    assert newest is not None
+    lines = runs.examine(directory)
+    assert f"would go on at step {newest.step} of 350" in lines
+    assert "not in use" in lines
+    assert runs.events(directory)[-1]["event"] == "stop"
