@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from sortnet.fusion import kernels
 from sortnet.recipes import RESNET, Recipe, Section
 from sortnet.runs import Run, train
 from sortnet.training import Habits
@@ -28,6 +29,7 @@ class Fuse:
         self.names: list[str] = []
 
     def around(self, owner: Any, name: str) -> None:  # noqa: ANN401
+        """Put it around a function."""
         original: Callable[..., Any] = getattr(owner, name)
 
         def counted(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
@@ -48,6 +50,7 @@ class Fuse:
 def live(out: Path, moment: int = -1) -> list[str]:
     """Train, and be killed at a moment; the names of all moments there were."""
     torch.set_num_threads(1)
+    kernels.set_mode("eager")  # nothing to be compiled
     fuse = Fuse(moment)
     fuse.around(Trainer, "step")
     fuse.around(os, "fsync")

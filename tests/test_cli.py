@@ -48,14 +48,24 @@ def test_info_shows_what_the_fusion_adds(capsys: pytest.CaptureFixture[str]) -> 
     assert "128 parameters, 3 entries" in capsys.readouterr().out
 
 
+def flags(command: str) -> set[str]:
+    shown = run(command, "--help").stdout.replace("│", " ").replace(",", " ").split()
+    return {word.removeprefix("--") for word in shown if word.startswith("--")} - {
+        "help",
+        "nproc-per-node=8",
+    }
+
+
 def test_flags_are_those_we_mean() -> None:
     """A flag that comes or goes does so on purpose."""
-    assert list(COMMANDS) == ["list", "info", "bench"]
-    shown = run("info", "--help").stdout
-    flags = {word for word in shown.replace("│", " ").split() if word.startswith("--")}
-    expected = ["help", "fusion", "classes", "branched", "norm", "style", "width", "gate", "head"]
-    expected += ["size"]
-    assert flags == {f"--{flag}" for flag in expected}
+    commands = "demo list info train eval predict data doctor bench"
+    assert list(COMMANDS) == commands.split()
+    network = "fusion classes branched norm style width gate head size"
+    assert flags("info") == set(network.split())
+    schedule = "recipe scale rate batch decay warm-up clip"
+    keeping = "out root save-every keep on-nonfinite anyway compile threads tensorboard"
+    of_train = "data seed validation evaluations preprocess init freeze name"
+    assert flags("train") == set(f"{network} {schedule} {keeping} {of_train}".split())
 
 
 @pytest.mark.parametrize(

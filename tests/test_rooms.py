@@ -8,7 +8,7 @@ import pytest
 import sortnet
 
 ROOMS = ["paper", "files", "fusion", "blocks", "heads", "networks", "pretrained", "surgery"]
-ROOMS += ["data", "recipes", "training", "runs", "transfer", "export", "measure"]
+ROOMS += ["data", "recipes", "training", "runs", "transfer", "export", "timm", "measure"]
 ROOMS += ["experiments", "report", "cli"]
 PACKAGE = Path(sortnet.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -1,0 +1,244 @@
+"""The training loop: its steps, its faults, and the processes that share it."""
+
+import math
+import multiprocessing
+import os
+import socket
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sortnet import data, runs
+from sortnet.data import Batch
+from sortnet.recipes import Recipe, Section
+from sortnet.runs import Run, train
+from sortnet.training import Diverged, Habits, Trainer, Watcher, World, joined
+from sortnet.training.faults import first_bad_module
+
+RECIPE = Recipe("short", (Section(0.05, 6), Section(0.005, 4)), batch=16, nesterov=True)
+RUN = Run("lenet", RECIPE)
+
+
+class Log(Watcher):
+    """Remembers what it is told."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.notes: list[str] = []
+
+    def row(self, row: dict[str, Any]) -> None:
+        """A row."""
+        self.rows.append(row)
+
+    def note(self, text: str) -> None:
+        """A note."""
+        self.notes.append(text)
+
+
+def trainer(tmp_path: Path, recipe: Recipe = RECIPE, **more: Any) -> Trainer:  # noqa: ANN401
+    dataset = data.load("digits")
+    network = replace(RUN, recipe=recipe).build(dataset)
+    return Trainer(network, dataset, recipe, seed=0, directory=tmp_path, **more)
+
+
+def test_a_step_is_sgd_as_written_down(tmp_path: Path) -> None:
+    """Nesterov's momentum, weight decay and clipping, against the formulas, in float64."""
+    recipe = replace(RECIPE, clip=0.5, decay=0.01, warm_up=4)
+    ours = trainer(tmp_path, recipe)
+    ours.network.double()
+    theirs = Run("lenet", recipe).build(ours.dataset).double()
+    velocity = [torch.zeros_like(p) for p in theirs.parameters()]
+    for step in range(3):
+        images, labels = torch.randn(16, 3, 32, 32).double(), torch.randint(10, (16,))
+        ours.step(Batch(images, labels))
+        loss = nn.functional.cross_entropy(theirs(images), labels)
+        gradients = torch.autograd.grad(loss, list(theirs.parameters()))
+        norm = math.sqrt(sum(float(g.square().sum()) for g in gradients))
+        rate = 0.05 * min(1, (step + 1) / 4)
+        for p, g, v in zip(theirs.parameters(), gradients, velocity, strict=True):
+            g = g * min(1, 0.5 / (norm + 1e-6)) + 0.01 * p.detach()
+            v.mul_(0.9).add_(g)
+            p.data -= rate * (g + 0.9 * v)
+    for p, q in zip(ours.network.parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(p, q, rtol=1e-10, atol=1e-12)
+
+
+def test_batch_normalisation_can_decay_on_its_own(tmp_path: Path) -> None:
+    dataset = data.load("digits")
+    recipe = replace(RECIPE, decay=1e-3, norm_decay=5e-4)
+    network = Run("resnet20", recipe).build(dataset)
+    groups = Trainer(network, dataset, recipe, seed=0, directory=tmp_path).optimizer.param_groups
+    counts = {group["weight_decay"]: len(group["params"]) for group in groups}
+    assert counts == {1e-3: 21, 5e-4: 38}  # 19 convolutions, a classifier; 19 normalisations
+
+
+def _port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+def _take_a_step(rank: int, port: int, directory: Path) -> None:
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+    os.environ["MASTER_PORT"] = str(port)
+    torch.set_num_threads(1)
+    recipe = replace(RECIPE, batch=100)
+    dataset = data.load("digits")
+    with joined() as world:
+        network = replace(RUN, recipe=recipe).build(dataset).double()
+        ours = Trainer(network, dataset, recipe, seed=0, directory=directory, world=world)
+        batch = next(ours._stream())
+        assert len(batch.labels) == 50
+        ours.step(Batch(batch.images.double(), batch.labels))
+        if rank == 0:
+            directory.mkdir()
+            ours.save()
+        else:
+            ours.world.gather([0.0] * 4)
+
+
+def test_two_processes_take_the_step_of_one(tmp_path: Path) -> None:
+    """50 images each, or 100 in one process: the same step, to 1e-10."""
+    context, port = multiprocessing.get_context("spawn"), _port()
+    processes = [
+        context.Process(target=_take_a_step, args=(rank, port, tmp_path / "two"))
+        for rank in range(2)
+    ]
+    for process in processes:
+        process.start()
+    alone = trainer(tmp_path, replace(RECIPE, batch=100))
+    alone.network.double()
+    batch = next(alone._stream())
+    alone.step(Batch(batch.images.double(), batch.labels))
+    for process in processes:
+        process.join()
+        assert process.exitcode == 0
+    from sortnet.training import checkpoint
+
+    found, _ = checkpoint.latest(tmp_path / "two" / "checkpoints")
+    assert found is not None
+    for name, ours in found.tensors("model").items():
+        torch.testing.assert_close(ours, alone.network.state_dict()[name], rtol=0, atol=1e-10)
+
+
+def test_runs_with_and_without_sort_start_alike() -> None:
+    dataset = data.load("digits")
+    plain, fused = (Run("resnet20", RECIPE, fusion).build(dataset) for fusion in ("sum", "sort"))
+    other = Run("resnet20", RECIPE, seed=1).build(dataset)
+    for (name, p), q, r in zip(
+        plain.named_parameters(), fused.parameters(), other.parameters(), strict=True
+    ):
+        assert torch.equal(p, q)
+        assert "conv" not in name or not torch.equal(p, r)
+
+
+def test_a_run_learns_and_is_tested_once(tmp_path: Path) -> None:
+    log = Log()
+    recipe = replace(RECIPE, sections=(Section(0.02, 60),), batch=32)
+    run = Run("lenet", recipe, validation=100, evaluations=3)
+    result = train(run, tmp_path, watchers=[log])
+    assert result.ended == "finished"
+    assert result.error < 60  # chance is 90
+    rows = runs.rows(tmp_path / run.id)
+    assert rows == log.rows
+    assert [row["step"] for row in rows if row["split"] == "validation"] == [20, 40, 60]
+    assert [row["split"] for row in rows].count("test") == 1
+    assert rows[-1]["error"] == result.error
+    _, scores = runs.evaluate(tmp_path / run.id)
+    assert (scores.error, scores.error5, scores.images) == (
+        result.test["error"],
+        result.test["error5"],
+        360,
+    )
+    again = train(run, tmp_path, watchers=[log])
+    assert (again.test, again.seconds) == (result.test, result.seconds)
+    assert len(log.rows) == len(rows)
+
+
+def poison(network: nn.Module, step: int) -> None:
+    """Let a weight become infinite in the middle of training."""
+    calls = [0]
+
+    def hook(module: nn.Module, _inputs: object) -> None:
+        calls[0] += module.training
+        if calls[0] == step + 1:
+            module.get_parameter("weight").data[0] = float("inf")
+
+    network.get_submodule("conv2").register_forward_pre_hook(hook)
+
+
+def test_a_fault_is_named_and_never_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = Run.build
+
+    def poisoned(run: Run, dataset: data.Dataset) -> Any:  # noqa: ANN401
+        network = build(run, dataset)
+        poison(network, 5)
+        return network
+
+    monkeypatch.setattr(Run, "build", poisoned)
+    habits = Habits(save_every=2)
+    with pytest.raises(Diverged, match="step 5 is not finite, first in the response of conv2"):
+        train(RUN, tmp_path, habits=habits)
+    directory = tmp_path / RUN.id
+    lines = runs.examine(directory)
+    assert "intact: checkpoint of step 4" in lines
+    assert not any("step 6" in line for line in lines)
+    ended = runs.result(directory)
+    assert ended is not None
+    assert (ended.ended, ended.steps) == ("diverged", 5)
+    assert math.isnan(ended.error)
+
+
+def test_a_fault_can_be_rolled_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build = Run.build
+
+    def poisoned(run: Run, dataset: data.Dataset) -> Any:  # noqa: ANN401
+        network = build(run, dataset)
+        poison(network, 5)
+        return network
+
+    monkeypatch.setattr(Run, "build", poisoned)
+    log = Log()
+    result = train(RUN, tmp_path, habits=Habits(save_every=2, rollback=True), watchers=[log])
+    assert result.ended == "finished"
+    assert "going back to step 4, at half the rate" in log.notes[0]
+    rates = {row["step"]: row["rate"] for row in log.rows if row["split"] == "train"}
+    assert rates[10] == pytest.approx(0.0025)
+    rows = runs.rows(result.directory)
+    assert [row["step"] for row in rows if row["split"] == "train"] == list(range(1, 11))
+
+
+def test_bad_gradients_are_found_where_the_backward_pass_meets_them() -> None:
+    network = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    images, labels = torch.ones(2, 4), torch.tensor([0, 1])
+    for p in network.parameters():
+        p.grad = torch.zeros_like(p)
+    network.get_parameter("1.weight").grad = torch.full((4, 4), float("nan"))
+    assert first_bad_module(network, images, labels) == "the gradient of 1.weight"
+    assert first_bad_module(network, images * float("nan"), labels) == "the images"
+
+
+@pytest.mark.parametrize("field", ["threads", "torch", "processes", "data"])
+def test_a_changed_environment_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
+) -> None:
+    first = trainer(tmp_path, habits=Habits(save_every=1))
+    first.step(next(first._stream()))
+    first.save()
+    environment = Trainer.environment
+    monkeypatch.setattr(Trainer, "environment", lambda self: environment(self) | {field: "other"})
+    with pytest.raises(ValueError, match=f"was trained with {field} .*--anyway"):
+        trainer(tmp_path).resume()
+    second = trainer(tmp_path, habits=Habits(anyway=True))
+    second.resume()
+    assert second.state.step == 1
+
+
+def test_world_of_one_needs_nobody() -> None:
+    assert World().any(True, False) == (True, False)
+    assert World().gather([1.0]) == [[1.0]]
