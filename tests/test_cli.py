@@ -58,8 +58,8 @@ def flags(command: str) -> set[str]:
 
 def test_flags_are_those_we_mean() -> None:
     """A flag that comes or goes does so on purpose."""
-    commands = "demo list info train eval predict data doctor bench"
-    assert list(COMMANDS) == commands.split()
+    commands = "demo list info train eval predict data doctor sortify export transfer reproduce"
+    assert list(COMMANDS) == [*commands.split(), "claims", "bench", "report"]
     network = "fusion classes branched norm style width gate head size"
     assert flags("info") == set(network.split())
     schedule = "recipe scale rate batch decay warm-up clip"

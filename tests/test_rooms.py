@@ -44,5 +44,5 @@ def test_imports_only_from_above(path: Path) -> None:
 
 
 def test_only_the_command_line_knows_tyro() -> None:
-    users = {path.stem for path in FILES if "import tyro" in path.read_text()}
+    users = {room(path) for path in FILES if "import tyro" in path.read_text()}
     assert users == {"cli"}

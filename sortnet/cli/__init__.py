@@ -1,0 +1,80 @@
+"""The command line: the only room that knows tyro.
+
+Commands import what they need when they run, so that ``sortnet --help`` answers at once.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+
+import tyro
+
+from sortnet import __version__
+from sortnet.cli import look, paper, train
+
+__all__ = ["COMMANDS", "main"]
+
+COMMANDS: dict[str, Callable[..., None]] = {
+    "demo": train.demo,
+    "list": look.list_,
+    "info": look.info,
+    "train": train.train,
+    "eval": train.eval_,
+    "predict": train.predict,
+    "data": train.data,
+    "doctor": train.doctor,
+    "sortify": look.sortify,
+    "export": train.export,
+    "transfer": paper.transfer,
+    "reproduce": paper.reproduce,
+    "claims": paper.claims,
+    "bench": look.bench,
+    "report": paper.report,
+}
+
+
+def overview() -> str:
+    """What ``sortnet --help`` prints: each command in a line."""
+    lines = ["sortnet: second-order response fusion for PyTorch, the SORT paper as a tool", ""]
+    for name, command in COMMANDS.items():
+        summary = (command.__doc__ or "").partition("\n")[0]
+        lines.append(f"  sortnet {name:<10} {summary}")
+    lines += ["", "sortnet COMMAND --help has a command's arguments, with examples."]
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; a user's mistake is one line and exit code 2, a failure one line and 1."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments == ["--version"]:
+        print(f"sortnet {__version__}")
+        return 0
+    if arguments in ([], ["-h"], ["--help"]):
+        print(overview())
+        return 0
+    try:
+        tyro.extras.subcommand_cli_from_dict(
+            COMMANDS,
+            prog="sortnet",
+            description="Second-order response fusion for PyTorch: the SORT paper as a tool.",
+            args=arguments,
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
+    except ValueError as error:
+        print(f"sortnet: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:  # the reader, head or less, has seen enough
+        sys.stdout = None
+        return 0
+    except (OSError, ArithmeticError) as error:
+        print(f"sortnet: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except Exception as error:
+        from sortnet.training import Interrupted
+
+        if not isinstance(error, Interrupted):
+            raise
+        print(f"sortnet: {error}", file=sys.stderr)
+        return 128 + error.number
+    return 0

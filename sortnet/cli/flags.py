@@ -1,0 +1,133 @@
+"""What several commands take: which network, how it is trained, how the run is kept."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+if TYPE_CHECKING:
+    from sortnet.networks import Network
+    from sortnet.recipes import Recipe
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Which network: what `sortnet.build` takes, as flags."""
+
+    network: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NETWORK")]
+    """Its name, as in `sortnet list`."""
+    fusion: str = "sum"
+    """Terms joined by + (sum max prod root square), or sort, the paper's choice."""
+    classes: int | None = None
+    """How many classes; as many as in the paper without it."""
+    branched: bool = False
+    """The two-branch form of lenet, bignet or alexnet."""
+    norm: bool = False
+    """Batch normalisation in lenet, bignet or alexnet."""
+    style: Literal["he", "xu"] | None = None
+    """Of resnet20, resnet32 or resnet56."""
+    width: int | None = None
+    """Of wrn28."""
+    gate: Literal["zero", "one"] | None = None
+    """Weight the second-order term by a learnable number per channel, from zero or one."""
+    head: str | None = None
+    """average, bilinear or compact, in place of the network's own."""
+    size: int | None = None
+    """The images' side."""
+
+    def options(self) -> dict[str, Any]:
+        """What else `sortnet.build` is to be given: what was asked for."""
+        asked: dict[str, Any] = {"branched": self.branched or None, "norm": self.norm or None}
+        asked |= {"style": self.style, "width": self.width, "gate": self.gate}
+        asked |= {"head": self.head, "size": self.size}
+        return {name: value for name, value in asked.items() if value is not None}
+
+    def build(self, fusion: str | None = None) -> "Network":
+        """Build it, if asked for with another fusion and then without a gate."""
+        from sortnet.networks import build
+
+        options = self.options()
+        if fusion is not None:
+            options.pop("gate", None)
+        return build(self.network, self.classes, fusion or self.fusion, **options)
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How it is trained: a recipe, and what is to be different from it."""
+
+    recipe: str | None = None
+    """lenet, bignet, resnet, xu, wrn, alexnet, bvlc or imagenet-resnet; the network's own
+    without it."""
+    scale: float = 1.0
+    """How long, relative to the paper's schedule: 0.1 is a tenth of each section."""
+    rate: float | None = None
+    """The first section's learning rate; the others keep their ratio to it."""
+    batch: int | None = None
+    """Images in a step, over all processes."""
+    decay: float | None = None
+    """Weight decay."""
+    warm_up: int | None = None
+    """Steps over which the learning rate rises from zero."""
+    clip: float | None = None
+    """The largest norm of the gradient."""
+
+    def build(self, network: str) -> "Recipe":
+        """The recipe that is asked for."""
+        from sortnet.recipes import recipe
+
+        base = recipe(self.recipe or network)
+        given: dict[str, Any] = {"batch": self.batch, "decay": self.decay}
+        given |= {"warm_up": self.warm_up, "clip": self.clip}
+        base = replace(base, **{name: v for name, v in given.items() if v is not None})
+        if self.rate is not None:
+            base = base.rated(self.rate)
+        return base if self.scale == 1 else base.scaled(self.scale)
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """How a run is kept and watched."""
+
+    out: Path = Path("runs")
+    """The directory of all runs."""
+    root: Path = Path("data")
+    """The directory of all data sets."""
+    save_every: int | None = None
+    """Steps between two checkpoints."""
+    keep: int = 2
+    """How many of the newest checkpoints are kept; the best one is kept as well."""
+    on_nonfinite: Literal["stop", "rollback"] = "stop"
+    """What is done about a loss or gradient that is not finite."""
+    anyway: bool = False
+    """Resume even where threads, versions, processes or data have changed."""
+    compile: Literal["auto", "on", "off"] = "auto"
+    """Compile the network; auto does so on a GPU where it pays."""
+    threads: int | None = None
+    """How many cores to use; as many as there are without it."""
+    tensorboard: bool = False
+    """Write the metrics for TensorBoard, too."""
+
+
+Chosen = Annotated[Choice, tyro.conf.arg(name="")]
+Scheduled = Annotated[Schedule, tyro.conf.arg(name="")]
+Kept = Annotated[Keeping, tyro.conf.arg(name="")]
+Directory = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
+
+
+def tune(threads: int | None = None) -> None:
+    """Set the process up for speed.
+
+    Arguments:
+        threads: How many cores to use; as many as there are without it.
+    """
+    import torch
+
+    from sortnet.training import tune as tune_process
+
+    tune_process()
+    if threads is not None:
+        if threads < 1:
+            raise ValueError(f"--threads is {threads}, but must be 1 or more")
+        torch.set_num_threads(threads)

@@ -1,0 +1,273 @@
+"""Commands that train networks and use them: demo, train, eval, predict, data, doctor, export."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from sortnet.cli.flags import Chosen, Directory, Kept, Scheduled, tune
+
+if TYPE_CHECKING:
+    from sortnet.training import Watcher
+
+
+def train(
+    choice: Chosen,
+    schedule: Scheduled,
+    keeping: Kept,
+    data: str = "digits",
+    seed: int = 0,
+    validation: int = 0,
+    evaluations: int = 20,
+    preprocess: str | None = None,
+    init: str | None = None,
+    freeze: tuple[str, ...] = (),
+    name: str = "",
+) -> None:
+    """Train a network; the same command goes on with a run that was stopped.
+
+    $ sortnet train lenet --branched --fusion sort --scale 0.01
+    $ sortnet train resnet20 --fusion sort --data cifar10 --scale 0.1 --validation 5000
+    $ sortnet train resnet18 --data path/to/images --init runs/pets/resnet18/seed0 --rate 0.01
+    $ torchrun --nproc-per-node=8 -m sortnet train resnet50 --data imagenet
+
+    Args:
+        choice: Which network.
+        schedule: How it is trained.
+        keeping: How the run is kept.
+        data: A data set's name (digits needs no download), or the path of an image folder.
+        seed: Of weights, order, augmentation and dropout.
+        validation: How many training images are held out, to look at in between.
+        evaluations: How many times they are looked at.
+        preprocess: Of svhn: lcn, lcn-pylearn2 or none.
+        init: A run, a directory or a safetensors file whose weights are the first ones.
+        freeze: Patterns of the weights that are not trained, such as 'layer[12].*'.
+        name: Tells this run from others of the same network, data and seed.
+    """
+    from sortnet import runs
+    from sortnet.training import Habits
+
+    if choice.classes is not None:
+        raise ValueError("--classes is not for training: the data say how many there are")
+    run = runs.Run(
+        choice.network,
+        schedule.build(choice.network),
+        choice.fusion,
+        data,
+        seed,
+        choice.options(),
+        validation,
+        evaluations,
+        preprocess,
+        init,
+        freeze,
+        name,
+    )
+    habits = Habits(
+        keeping.save_every,
+        keeping.keep,
+        keeping.on_nonfinite == "rollback",
+        keeping.anyway,
+        keeping.compile,
+    )
+    tune(keeping.threads)
+    directory = keeping.out / run.id
+    known = runs.result(directory)
+    watchers = [] if known else _watchers(directory, keeping.tensorboard)
+    result = runs.train(run, keeping.out, keeping.root, habits=habits, watchers=watchers)
+    if known and known.ended == "diverged":
+        raise ValueError(
+            f"{directory} diverged at step {known.steps}, in {known.where}; it would do so again:"
+            " choose another --name and --warm-up, --clip or --rate"
+        )
+    print(
+        f"{run.title} on {run.data}: test error {result.error:.2f} %, top-5"
+        f" {result.test['error5']:.2f} %, after {result.steps:,} steps in"
+        f" {result.seconds:.0f} s{', as trained before' if known else ''}"
+    )
+    print(directory)
+
+
+def _watchers(directory: Path, tensorboard: bool) -> "list[Watcher]":
+    from sortnet.training import TensorBoard, Terminal
+
+    watchers: list[Watcher] = [Terminal()]
+    if tensorboard:
+        watchers.append(TensorBoard(directory))
+    return watchers
+
+
+def eval_(
+    run: Directory,
+    /,
+    data: str | None = None,
+    root: Path = Path("data"),
+    split: Literal["test", "validation", "train"] = "test",
+) -> None:
+    """Measure the errors of a run's network.
+
+    $ sortnet eval runs/cifar10/resnet20-sort/seed0 --root data
+
+    Args:
+        run: A run's directory, or one with a saved network.
+        data: On other data with the same classes.
+        root: The directory of all data sets.
+        split: Which images.
+    """
+    from sortnet import runs
+
+    tune()
+    title, scores = runs.evaluate(run, root, data=data, split=split)
+    print(
+        f"{title}: {split} error {scores.error:.2f} %, top-5 {scores.error5:.2f} %,"
+        f" loss {scores.loss:.4f}, {scores.images:,} images"
+    )
+
+
+def predict(
+    run: Directory,
+    images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE ...")],
+    /,
+    top: int = 3,
+) -> None:
+    """Say what is in some pictures, with probabilities.
+
+    $ sortnet predict runs/cifar10/resnet20-sort/seed0 photo.jpg
+
+    Args:
+        run: A run's directory, or one with a saved network.
+        images: Ordinary image files.
+        top: How many classes to name for each.
+    """
+    from sortnet import pretrained, runs
+    from sortnet.data import read_image
+
+    if not images:
+        raise ValueError("no image given; sortnet predict RUN IMAGE ...")
+    pictures = [read_image(path) for path in images]
+    network, config = runs.load(run)
+    for path, row in zip(images, pretrained.classify(network, config, pictures), strict=True):
+        values, indices = row.topk(min(top, len(config.classes)))
+        named = [
+            f"{config.classes[i]} {100 * p:.1f} %"
+            for p, i in zip(values.tolist(), indices.tolist(), strict=True)
+        ]
+        print(f"{path}: {', '.join(named)}")
+
+
+def data(
+    action: Annotated[Literal["get", "check"], tyro.conf.Positional],
+    name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")],
+    /,
+    root: Path = Path("data"),
+) -> None:
+    """Download a data set from its official source, or verify one.
+
+    $ sortnet data get cifar10
+    $ sortnet data check cifar10
+    $ sortnet data check path/to/images
+
+    Args:
+        action: get or check.
+        name: cifar10, cifar100, svhn or caltech256; for check also imagenet or a path.
+        root: The directory of all data sets.
+    """
+    from rich.console import Console
+    from rich.progress import DownloadColumn, Progress
+
+    from sortnet import data as room
+
+    unit = [DownloadColumn()] if action == "get" else []
+    columns = [*Progress.get_default_columns(), *unit]
+    with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
+        bar = progress.add_task("", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            progress.update(bar, description=what, completed=done, total=total or None)
+
+        if action == "get":
+            where = room.get(name, root, show=show)
+        else:
+            problems = room.check(name, root, show=show)
+    if action == "get":
+        print(f"{name} is in {where}")
+    elif problems:
+        for problem in problems:
+            print(f"{problem.path}: {problem.reason}")
+        raise OSError(f"{name}: {len(problems)} bad files")
+    else:
+        print(f"{name} is complete and intact")
+
+
+def doctor(run: Directory, /) -> None:
+    """Say what of a run is intact, and where it would go on.
+
+    $ sortnet doctor runs/cifar10/resnet20-sort/seed0
+
+    Args:
+        run: Its directory.
+    """
+    from sortnet import runs
+
+    for line in runs.examine(run):
+        print(line)
+
+
+def demo(out: Path = Path("runs/demo"), figure: Path | None = None) -> None:
+    """Train LeNet, LeNet* and LeNet*-SORT on scikit-learn's digits, and compare them.
+
+    Args:
+        out: The directory of the runs; a second demo finds them there.
+        figure: Where to draw the learning curves; curves.png beside the runs without it.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from sortnet import measure, runs
+    from sortnet.experiments.demo import RUNS
+    from sortnet.report.drawing import draw
+
+    tune()
+    table = Table("network", "parameters", "test error", "seconds a step", box=None)
+    results = []
+    for run in RUNS:
+        known = runs.result(out / run.id)
+        result = runs.train(run, out, watchers=[] if known else _watchers(out / run.id, False))
+        results.append(result)
+        parameters = measure.parameters(runs.load(result.directory)[0])
+        pace = f"{result.seconds / result.steps:.3f}"
+        table.add_row(run.title, f"{parameters:,}", f"{result.error:.2f} %", pace)
+    Console().print(table)
+    picture = figure or out / "curves.png"
+    draw([result.directory for result in results], picture)
+    print(f"one seed and {RUNS[0].recipe.steps} steps each, which shows that they train, and not")
+    print(f"which is better; curves: {picture}")
+
+
+def export(
+    run: Directory,
+    /,
+    onnx: Path | None = None,
+    torch_export: Path | None = None,
+    root: Path = Path("data"),
+) -> None:
+    """Write a run's network for other programs, after comparing it with PyTorch.
+
+    $ sortnet export runs/cifar10/resnet20-sort/seed0 --onnx resnet20.onnx
+
+    Args:
+        run: A run's directory, or one with a saved network.
+        onnx: Where to write one ONNX file, for batches of any size.
+        torch_export: Where to write a .pt2 file of torch.export.
+        root: The directory of all data sets, for images to compare with.
+    """
+    from sortnet import export as room
+
+    if onnx is None and torch_export is None:
+        raise ValueError("nothing to write: give --onnx FILE or --torch-export FILE")
+    tune()
+    if onnx is not None:
+        print(room.to_onnx(run, onnx, root=root))
+    if torch_export is not None:
+        print(room.to_torch_export(run, torch_export, root=root))
