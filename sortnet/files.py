@@ -69,23 +69,26 @@ def digest(content: bytes) -> str:
 
 
 @contextmanager
-def locked(path: Path, what: str) -> Iterator[None]:
+def locked(path: Path, doing: str, *, wait: bool = False) -> Iterator[None]:
     """Hold a lock file; the system lets go of it when the process ends, however that happens.
 
     Arguments:
-        path: The lock file, which holds the process's number and stays behind, empty of meaning.
-        what: What is locked, for the error's text.
+        path: The lock file, which holds the process's number. It stays: removing it would let two
+            processes in.
+        doing: What the holder is doing, for the error's text.
+        wait: Whether to wait for it, and not to fail.
 
     Raises:
         BlockingIOError: Another process holds it.
     """
+    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         except BlockingIOError:
             file.seek(0)
-            holder = file.read().strip() or "?"
-            raise BlockingIOError(f"{what} is in use by process {holder}") from None
+            other = file.read().strip() or "?"
+            raise BlockingIOError(f"process {other} is {doing} already; wait for it") from None
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()

@@ -28,12 +28,13 @@ from torch import Tensor
 
 from sortnet import data, files, pretrained
 from sortnet.data import Dataset, Split
+from sortnet.data.seeds import chance
 from sortnet.networks import NETWORKS, Network, build, display
 from sortnet.recipes import Recipe, Section
 from sortnet.training import checkpoint
 from sortnet.training.distributed import World, joined
 from sortnet.training.faults import Diverged
-from sortnet.training.loop import Habits, Trainer, chance, score
+from sortnet.training.loop import Habits, Trainer, score
 from sortnet.training.machine import description
 from sortnet.training.scores import Scores
 from sortnet.training.watch import Watcher
@@ -268,7 +269,7 @@ def train(
     with joined() as world, ExitStack() as stack:
         if world.writes:
             directory.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(files.locked(directory / "lock", str(directory)))
+            stack.enter_context(files.locked(directory / "lock", f"training {directory}"))
         _same(run, directory)
         if (ended := result(directory)) is not None:
             return ended

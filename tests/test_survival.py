@@ -106,7 +106,7 @@ def test_a_signal_saves_and_exits(tmp_path: Path, number: signal.Signals) -> Non
         time.sleep(0.05)
     second = subprocess.run(command(tmp_path), capture_output=True, text=True, check=False)
     assert second.returncode == 1
-    assert f"in use by process {process.pid}" in second.stderr
+    assert f"process {process.pid} is training {directory} already" in second.stderr
     assert second.stderr.count("\n") == 1
     process.send_signal(number)
     _, stderr = process.communicate()

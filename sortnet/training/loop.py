@@ -5,7 +5,6 @@ step, so that a checkpoint holds the weights, the momentum and a few numbers, an
 killed and resumed is the uninterrupted one, bit for bit.
 """
 
-import hashlib
 import json
 import math
 import os
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 
 from sortnet import data
 from sortnet.data import Augmentation, Batch, Dataset, Split
+from sortnet.data.seeds import chance
 from sortnet.recipes import Recipe
 from sortnet.training import checkpoint
 from sortnet.training.distributed import World
@@ -72,12 +72,6 @@ class State:
     best: float | None = None
     best_step: int | None = None
     sums: list[float] = field(default_factory=lambda: [0.0] * SUMS)
-
-
-def chance(*key: object) -> int:
-    """A seed from whatever it is to depend on; neighbouring keys have nothing in common."""
-    name = "/".join(map(str, key)).encode()
-    return int.from_bytes(hashlib.blake2b(name, digest_size=7).digest())
 
 
 class Trainer:
