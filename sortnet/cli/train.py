@@ -157,19 +157,20 @@ def predict(
 
 
 def data(
-    action: Annotated[Literal["get", "check"], tyro.conf.Positional],
+    action: Annotated[Literal["get", "check", "speed"], tyro.conf.Positional],
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")],
     /,
     root: Path = Path("data"),
 ) -> None:
-    """Download a data set from its official source, or verify one.
+    """Download a data set from its official source, verify one, or time its loading.
 
     $ sortnet data get cifar10
     $ sortnet data check cifar10
     $ sortnet data check path/to/images
+    $ sortnet data speed cifar10
 
     Args:
-        action: get or check.
+        action: get; check, which lists every bad file; or speed, beside torchvision's DataLoader.
         name: cifar10, cifar100, svhn or caltech256; for check also imagenet or a path.
         root: The directory of all data sets.
     """
@@ -178,6 +179,12 @@ def data(
 
     from sortnet import data as room
 
+    if action == "speed":
+        from sortnet.experiments import loader
+
+        tune()
+        print(loader.compare(name, root))
+        return
     unit = [DownloadColumn()] if action == "get" else []
     columns = [*Progress.get_default_columns(), *unit]
     with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:
