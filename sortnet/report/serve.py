@@ -1,0 +1,127 @@
+"""The page while training goes on: served to this machine only, and kept up to date."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Lock
+from urllib.parse import parse_qs, urlsplit
+
+from sortnet.report import contents, page
+
+HOST = "127.0.0.1"
+
+
+class Server(ThreadingHTTPServer):
+    """Serves the page at ``/`` and what it shows at ``/data.json``.
+
+    Arguments:
+        directories: Where the runs are.
+        port: Of 127.0.0.1; 0 takes a free one.
+        title: The page's heading.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, directories: Sequence[Path], port: int, title: str) -> None:
+        self.directories, self.title, self.lock = directories, title, Lock()
+        try:
+            super().__init__((HOST, port), Handler)
+        except OSError as error:
+            raise OSError(f"port {port} of {HOST} cannot be used: {error.strerror}") from None
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"http://{HOST}:{self.server_address[1]}/"
+
+    def stamp(self) -> str:
+        """Changes whenever the page's contents would."""
+        found = contents.found_in(self.directories)
+        stamps = [(str(directory), contents.stamp(directory)) for directory in found]
+        for name in ("claims.json", "cost.json"):
+            beside = [directory / name for directory in self.directories]
+            stamps += [(str(p), ((p.stat().st_mtime_ns, 0),)) for p in beside if p.is_file()]
+        return hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
+
+    def answer(self, path: str, since: str) -> tuple[HTTPStatus, str, str]:
+        """Status, kind and text of what is at a path.
+
+        Arguments:
+            path: ``/`` or ``/data.json``.
+            since: The stamp of what the page has; nothing is sent if it is still the same.
+        """
+        if path not in ("/", "/data.json"):
+            return HTTPStatus.NOT_FOUND, "text/plain", "there is only / and /data.json"
+        with self.lock:  # one reading of the files at a time
+            try:
+                stamp = self.stamp()
+                if path == "/data.json" and since == stamp:
+                    return HTTPStatus.NO_CONTENT, "text/plain", ""
+                content = contents.gather(self.directories) | {"stamp": stamp}
+            except (ValueError, OSError) as error:  # the runs may have gone
+                return HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", str(error)
+        if path == "/":
+            return HTTPStatus.OK, "text/html", page.render(content, self.title, live=True)
+        data = page.embedded(content | {"title": self.title, "live": True})
+        return HTTPStatus.OK, "application/json", data
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers a request, if it is for this very machine."""
+
+    server: Server
+
+    def do_GET(self) -> None:
+        """Send the page or its data."""
+        port = self.server.server_address[1]
+        if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
+            # another site's name that leads here would let that site read the answer
+            self._send(HTTPStatus.FORBIDDEN, "text/plain", f"ask for {self.server.url}")
+            return
+        target = urlsplit(self.path)
+        since = parse_qs(target.query).get("since", [""])[0]
+        self._send(*self.server.answer(target.path, since))
+
+    def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
+        body = text.encode(errors="replace")
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        with suppress(ConnectionError):  # the page was closed before it had its answer
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep quiet: the terminal belongs to whoever started this."""
+
+
+def serve(
+    directories: Sequence[Path],
+    port: int = 0,
+    title: str = page.TITLE,
+    ready: Callable[[str], None] = print,
+) -> None:
+    """Serve the page until Ctrl-C.
+
+    Arguments:
+        directories: Where the runs are.
+        port: Of 127.0.0.1; 0 takes a free one.
+        title: The page's heading.
+        ready: Is told the page's address once it can be opened.
+
+    Raises:
+        ValueError: There is no run.
+        OSError: The port is in use.
+    """
+    contents.found_in(directories)
+    with Server(directories, port, title) as server:
+        ready(server.url)
+        try:
+            server.serve_forever(poll_interval=0.1)
+        except KeyboardInterrupt:
+            return

@@ -1,0 +1,272 @@
+"""The page of a report, in a real browser: what it shows is what the files say."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import Browser, started
+from made_runs import make, resnet, write_json
+from viewing import box, lines, press, quiet, stretch, texts
+
+from sortnet.report import page
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    yield from started(tmp_path_factory.mktemp("profile"))
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two configurations of two seeds, one run that diverged and one that goes on."""
+    root = tmp_path_factory.mktemp("runs")
+    for seed in range(2):
+        make(root, resnet("sum", seed), level=8.3)
+        make(root, resnet("sort", seed), level=7.9)
+    make(root, resnet("max", 0), ended="diverged", part=0.2)
+    halted = make(root, resnet("sort", 2), ended=None, part=0.5)
+    events = [("start", 0), ("stop", 1000), ("resume", 1000), ("rollback", 2000)]
+    lines = [
+        json.dumps({"time": 1.79e9 + 900 * i, "event": name, "step": step})
+        for i, (name, step) in enumerate(events)
+    ]
+    (halted / "events.jsonl").write_text("\n".join(lines) + "\n")
+    claim = {"name": "extra-time", "place": "abstract", "text": "Less than 5 % more time."}
+    write_json(
+        root / "claims.json", [claim | {"verdict": "holds", "figures": "1.04 [1.03, 1.05]"}]
+    )
+    return root
+
+
+@pytest.fixture
+def shown(root: Path, browser: Browser, tmp_path: Path) -> Browser:
+    """The page of these runs, opened."""
+    page.write([root], tmp_path / "report.html", "Some runs")
+    browser.open((tmp_path / "report.html").as_uri())
+    return browser
+
+
+def rows_of(root: Path, id: str, split: str = "train") -> dict[int, dict[str, Any]]:
+    lines = (root / id / "metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    return {row["step"]: row for row in rows if row["split"] == split}
+
+
+def test_the_page_is_quiet(shown: Browser) -> None:
+    quiet(shown)
+    policy = shown.run("document.querySelector('meta[http-equiv]').content")
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    assert "http" not in policy
+
+
+def test_results_are_those_of_the_files(shown: Browser, root: Path) -> None:
+    errors, plain = (
+        [
+            json.loads((root / resnet(fusion, i).id / "result.json").read_text())["test"]["error"]
+            for i in range(2)
+        ]
+        for fusion in ("sort", "sum")
+    )
+    mean, half = sum(errors) / 2, abs(errors[0] - errors[1]) / 2
+    cells = shown.run(
+        "[...document.querySelectorAll('#results .group')].map(r => [...r.cells]"
+        ".map(c => c.innerText.trim()))"
+    )
+    (sort,) = [row for row in cells if row[0].startswith("ResNet-20-SORT")]
+    assert "2 of 3 seeds ended" in sort[0]
+    assert sort[1] == f"{mean:.2f} ± {half * math.sqrt(2):.2f}"
+    assert sort[3].startswith(f"\u2212{sum(plain) / 2 - mean:.2f} [")
+    assert sort[4].split("\n") == ["7.35 Table 2", "7.14 Table 1"]
+    assert sort[5].split("\n") == [f"{mean - 7.35:+.2f}", f"{mean - 7.14:+.2f}"]
+    assert sort[7:9] == ["\u00d7 0.1", "6,400"]
+    members = texts(shown, "#results .member td:nth-child(2)")
+    assert {f"{error:.2f}" for error in errors} <= set(members)
+    assert "10 % of the paper" in shown.run("document.querySelector('#results').innerText")
+    assert any("diverged at step 1,280 in layer1.0" in row[0] for row in cells)
+
+
+def test_pointing_at_the_chart_reads_off_the_rows(shown: Browser, root: Path) -> None:
+    press(shown, "input[value='train loss']")
+    press(shown, "#set-mean")
+    left, top, width, height = box(shown, "#chart")
+    shown.mouse("mouseMoved", left + 0.4 * width, top + height / 2)
+    title = texts(shown, ".tip p")[0]
+    step = int(re.sub(r"\D", "", title))
+    assert title.startswith("Train loss at step")
+    read = dict(zip(texts(shown, ".tip bdi"), texts(shown, ".tip b"), strict=True))
+    expected = {
+        f"{run.title}, seed {run.seed}": f"{rows_of(root, run.id)[step]['loss']:.5g}"
+        for run in [*(resnet("sum", i) for i in range(2)), *(resnet("sort", i) for i in range(3))]
+    }
+    assert read == expected
+
+
+def test_the_table_of_a_curve_is_that_of_the_rows(shown: Browser, root: Path) -> None:
+    press(shown, "#set-mean")
+    assert stretch(shown) == (100, 6300)
+    cells = shown.run(
+        "[...document.querySelectorAll('#curves tr')].map(r => [...r.cells].map(c => c.innerText))"
+    )
+    column = cells[0].index("ResNet-20, seed 1")
+    rows = rows_of(root, resnet("sum", 1).id, "validation")
+    told = {int(row[0].replace(",", "")): row[column] for row in cells[1:]}
+    exact = {step: text for step, text in told.items() if step in rows}
+    assert len(exact) > 5
+    assert exact == {step: f"{rows[step]['error']:.5g}" for step in exact}
+
+
+def test_runs_are_switched_on_and_off(shown: Browser) -> None:
+    assert lines(shown) == ["mean 0", resnet("max", 0).id, "mean 2"]
+    assert shown.run("document.querySelectorAll('#chart .band').length") == 2
+    press(shown, "#set-mean")
+    runs = [resnet("sum", 0).id, resnet("sum", 1).id]
+    assert [line for line in lines(shown) if line in runs] == runs
+    press(shown, f".legend [data-run='{runs[1]}']")
+    assert runs[0] in lines(shown)
+    assert runs[1] not in lines(shown)
+    assert shown.run("document.querySelector('.legend [data-group=\"0\"]').indeterminate")
+    press(shown, ".legend .head button:last-child")
+    assert lines(shown) == []
+    assert "No run is switched on." in texts(shown, "#curves .quiet")
+    press(shown, ".legend .head button:nth-child(2)")
+    assert len(lines(shown)) == 6
+
+
+def test_zoom_by_drag_wheel_and_button(shown: Browser) -> None:
+    whole = stretch(shown)
+    left, top, width, height = box(shown, "#chart")
+    y = top + height / 2
+    shown.drag(left + 0.3 * width, left + 0.5 * width, y)
+    near = stretch(shown)
+    assert whole[0] < near[0] < near[1] < whole[1]
+    shown.mouse("mouseWheel", left + 0.4 * width, y, deltaX=0, deltaY=-120)
+    nearer = stretch(shown)
+    assert near[0] < nearer[0] < nearer[1] < near[1]
+    press(shown, "[aria-label='Zoom out']")
+    assert stretch(shown)[1] > nearer[1]
+    press(shown, "[aria-label='Show all steps']")
+    assert stretch(shown) == whole
+    quiet(shown)
+
+
+def test_a_wheel_that_scrolls_past_leaves_the_chart_alone(shown: Browser) -> None:
+    left, top, width, height = box(shown, "#chart")
+    whole = stretch(shown)
+    before = shown.run("scrollY")
+    shown.mouse("mouseWheel", left + width / 2, top + height / 2, deltaX=0, deltaY=200)
+    shown.until(lambda: shown.run("scrollY") > before)
+    assert stretch(shown) == whole
+
+
+def test_everything_works_from_the_keyboard(shown: Browser, root: Path) -> None:
+    for _ in range(40):
+        shown.key("Tab")
+        if shown.run("document.activeElement.id") == "chart":
+            break
+    assert shown.run("document.activeElement.id") == "chart"
+    whole = stretch(shown)
+    shown.key("End")
+    shown.key("ArrowLeft")
+    said = shown.run("document.querySelector('.plot [aria-live]').textContent")
+    assert re.search(r"Validation error, %, at step [\d,]+", said)
+    assert "ResNet-20-SORT" in said
+    shown.key("+")
+    near = stretch(shown)
+    assert near[1] - near[0] < whole[1] - whole[0]
+    shown.key("ArrowLeft", modifiers=8)
+    assert stretch(shown)[0] < near[0]
+    shown.key("Escape")
+    assert stretch(shown) == whole
+    shown.run("document.querySelector('input[name=metric]:checked').focus()")
+    shown.key("ArrowRight")
+    assert shown.run("document.querySelector('input[name=metric]:checked').value") == "train loss"
+    assert "train loss" in shown.run("document.getElementById('chart').getAttribute('aria-label')")
+
+
+def test_every_control_and_picture_has_a_name(shown: Browser) -> None:
+    nameless = shown.run(
+        "[...document.querySelectorAll('input, button, select, img, canvas, [tabindex], table')]"
+        ".filter(e => !(e.labels?.[0]?.innerText || e.getAttribute('aria-label') || e.alt"
+        " || e.caption?.textContent || e.innerText)).map(e => e.outerHTML)"
+    )
+    assert nameless == []
+
+
+def test_smoothing_and_logarithms(shown: Browser) -> None:
+    press(shown, "input[value='train error']")
+    press(shown, "#set-mean")
+
+    def turns() -> int:
+        """How often the first curve turns up or down."""
+        path = shown.run("document.querySelector('#chart .line .curve').getAttribute('d')")
+        y = [float(point.split()[1]) for point in path[1:].split("L")]
+        slopes = [b > a for a, b in pairwise(y) if a != b]
+        return sum(a != b for a, b in pairwise(slopes))
+
+    rough = turns()
+    shown.run("document.getElementById('smoothing').focus()")
+    shown.key("End")
+    assert shown.run("document.getElementById('smoothing').value") == "100"
+    assert turns() < rough / 2
+    linear = texts(shown, "#chart .axes text")
+    press(shown, "#set-log")
+    assert texts(shown, "#chart .axes text") != linear
+    quiet(shown)
+
+
+def test_light_dark_phone_and_print(shown: Browser) -> None:
+    background = "getComputedStyle(document.body).backgroundColor"
+    light = shown.run(background)
+    shown.scheme(dark=True)
+    assert shown.run(background) != light
+    shown.scheme(dark=True, media="print")
+    controls = "getComputedStyle(document.querySelector('.controls')).display"
+    assert shown.run(controls) == "none"
+    assert shown.run("getComputedStyle(document.body).color") == "rgb(27, 31, 36)"
+    shown.scheme(dark=False)
+    for width in (320, 375, 768):
+        shown.size(width)
+        shown.run("document.querySelectorAll('details').forEach(e => { e.open = true; })")
+        shown.run("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
+        assert shown.run("document.documentElement.scrollWidth") == width
+        assert shown.run("document.getElementById('chart').viewBox.baseVal.width") <= width
+    quiet(shown)
+
+
+def test_what_went_wrong_is_shown_as_pictures_and_counts(shown: Browser, root: Path) -> None:
+    id = resnet("sort", 1).id
+    shown.run(
+        f"(e => {{ e.value = {json.dumps(id)}; e.dispatchEvent(new Event('change')); }})"
+        "(document.getElementById('answers-run'))"
+    )
+    confusion = json.loads((root / id / "result.json").read_text())["confusion"]
+    cells = texts(shown, ".confusion tbody td")
+    assert cells == [f"{count}" if count else "·" for line in confusion for count in line]
+    mistakes = json.loads((root / id / "mistakes.json").read_text())
+    pictures = shown.run(
+        "[...document.querySelectorAll('.mistakes img')].map(e => [e.alt, e.src])"
+    )
+    assert [source.partition(",")[2] for _, source in pictures] == [m["png"] for m in mistakes]
+    assert "aeroplane, taken for car" in pictures[0][0]
+    widths = "[...document.querySelectorAll('.mistakes img')].map(e => e.naturalWidth)"
+    assert set(shown.run(widths)) == {32}
+
+
+def test_stops_restarts_claims_and_differences(shown: Browser) -> None:
+    halted = resnet("sort", 2).id
+    (who,) = [text for text in texts(shown, ".bars .who") if halted in text]
+    assert "under way, 50 %, resumed once" in who
+    marks = shown.run(
+        "[...document.querySelectorAll('.bars li')].map(e => [e.innerText, "
+        "[...e.querySelectorAll('.mark')].map(m => m.getAttribute('class').slice(5))])"
+    )
+    (own,) = [classes for text, classes in marks if halted in text]
+    assert own == ["start", "stop", "start", "mishap"]
+    assert texts(shown, "#claims .verdict") == ["✓ holds"]
+    assert texts(shown, "#settings thead th")[:2] == ["configuration", "fusion"]
