@@ -9,11 +9,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._inductor import compile_fx
 from torch.nn.parallel import DistributedDataParallel
 
 from sortnet import Fusion, build
 from sortnet.blocks import Subsample, _pointwise
-from sortnet.fusion import Normalised, Rectified, Remade, Solved, join, kernels
+from sortnet.fusion import Normalised, Rectified, Remade, Solved, formulas, join, joint, kernels
 from sortnet.measure import saved_bytes
 from sortnet.networks import Network
 
@@ -139,7 +140,7 @@ def test_gradients_of_gradients(kind: str) -> None:
 
 @pytest.fixture
 def _kernels_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "SMALLEST", {"training": 0, "inference": 0})
+    monkeypatch.setattr(kernels, "SMALLEST", {"batch": 0, "image": 0})
     monkeypatch.setattr(kernels, "_kernels", {})
     if not kernels.available("cpu"):
         pytest.skip("there is no C++ compiler")
@@ -161,10 +162,43 @@ def test_kernels_compute_the_same(kind: str, terms: str, last: bool) -> None:
     found = outcome("auto", *arguments)
     made = [kernel for forms in kernels._kernels.values() for kernel in forms.values()]
     assert len(made) == 2  # one forward, one backward
-    assert not any(isinstance(kernel, partial) for kernel in made)  # the formula itself
+    assert None not in made  # none was done without
     assert_same(found, outcome("plain", *arguments))
     contiguous = torch.channels_last if last else torch.contiguous_format
     assert found["response"].is_contiguous(memory_format=contiguous)
+
+
+@pytest.mark.usefixtures("_kernels_for_all")
+@pytest.mark.parametrize("case", ["large images", "one frozen", "no weights"])
+def test_kernels_leave_batch_norm_its_gradients(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made by our kernel or by PyTorch, of one branch or both, by the batch or by running ones."""
+    parts = Parts(affine=case != "no weights").double()
+    parts.other.train(case != "one frozen")
+    if case == "large images":
+        monkeypatch.setattr(joint, "LARGEST_IMAGE", 0)
+    arguments = ("normalised-normalised", "sum+root", True, parts, inputs(last=True))
+    assert_same(outcome("auto", *arguments), outcome("plain", *arguments))
+    backward = formulas.pull_all if case == "no weights" else formulas.pull
+    assert {formula for formula, _ in kernels._kernels} == {formulas.forward, backward}
+
+
+@pytest.mark.usefixtures("_kernels_for_all")
+def test_strides_that_a_hook_changed_are_seen() -> None:
+    """A tensor that was packed away for the backward pass may come back in another layout."""
+    arguments = ("identity-normalised", "sum+root", True, Parts().double(), inputs(last=True))
+    expected = outcome("plain", *arguments)
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: x.contiguous(), lambda x: x):
+        assert_same(outcome("auto", *arguments), expected)
+
+
+def test_who_looks_at_one_image_need_not_wait_for_a_compiler() -> None:
+    image, images = torch.zeros(1, 64, 56, 56), torch.zeros(2, 64, 56, 56)
+    assert kernels.pay(image) == kernels.pay(images) == kernels.available("cpu")
+    with torch.no_grad():
+        assert not kernels.pay(image)
+        assert kernels.pay(images) == kernels.available("cpu")
 
 
 @pytest.mark.usefixtures("_kernels_for_all")
@@ -174,7 +208,7 @@ def test_a_compiler_that_fails_is_done_without(
     def broken(*_: object) -> None:
         raise RuntimeError("g++: no space left on device")
 
-    monkeypatch.setattr(torch._inductor, "compile", broken)
+    monkeypatch.setattr(compile_fx, "compile_fx_inner", broken)
     arguments = ("identity-normalised", "sum+root", True, Parts().double(), inputs())
     assert_same(outcome("auto", *arguments), outcome("plain", *arguments))
     assert "no space left" in caplog.text

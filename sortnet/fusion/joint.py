@@ -7,7 +7,7 @@ So the function here is told what the branches are made of, keeps just that, and
 in the backward pass. docs/cost.md has the derivation.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sortnet.fusion import kernels
-from sortnet.fusion.terms import limited, narrow, slopes, solved_slopes, sum_dtype, value, widen
+from sortnet.fusion.formulas import Inputs, Options, forward, pull, pull_all
+from sortnet.fusion.terms import sum_dtype, widen
 
 
 class Rectified(NamedTuple):
@@ -67,27 +68,24 @@ class Solved(NamedTuple):
 
 
 Branch = Tensor | Rectified | Normalised | Remade | Solved
-Inputs = tuple[Any, ...]
-"""Of a formula, for one branch: raw, and where it is normalised mean, scale and bias."""
+LARGEST_IMAGE = 1 << 16
+"""Numbers in one image's response from which PyTorch's own backward pass of batch normalisation
+is faster than a kernel that sums image by image: the image must stay in the cache for that."""
 
 
-class Options(NamedTuple):
-    """What a formula is about: the branches' kinds, the fusion, and the result's dtype."""
+class _Kind(NamedTuple):
+    """How a branch is made: its name in the formulas, and what else it takes to go back.
 
-    a: str
-    b: str
-    terms: tuple[str, ...]
-    eps: float
-    relu: bool
-    dtype: torch.dtype
+    `train` says that it is normalised by the batch's own statistics.
+    """
+
+    name: str
+    again: Callable[..., Tensor] | None = None
+    train: bool = False
+    eps: float = 0.0
 
 
-class _Part(NamedTuple):
-    """A branch taken apart: its kind, its tensors, and what is needed to make it again."""
-
-    kind: str
-    tensors: tuple[Tensor | None, ...]
-    extra: Any = None
+_PLAIN, _RECTIFIED, _SOLVED = _Kind("plain"), _Kind("rectified"), _Kind("solved")
 
 
 def fused(a: Branch, b: Branch, terms: tuple[str, ...], eps: float, relu: bool) -> Tensor:
@@ -95,45 +93,46 @@ def fused(a: Branch, b: Branch, terms: tuple[str, ...], eps: float, relu: bool) 
 
     The caller has made sure that this can be done: shapes, dtypes, kinds of normalisation.
     """
-    raws = [branch if isinstance(branch, Tensor) else branch.raw for branch in (a, b)]
-    left, right = _taken_apart(a, terms), _taken_apart(b, terms)
-    options = Options(left.kind, right.kind, terms, eps, relu, sum_dtype(*raws))
-    kernel = kernels.pay(raws[0])
+    left, a_tensors = _taken_apart(a, terms)
+    right, b_tensors = _taken_apart(b, terms)
+    dtype = sum_dtype(a_tensors[0], b_tensors[0])
+    options = Options(left.name, right.name, terms, eps, relu, dtype, (left.eps, right.eps))
+    kernel = kernels.pay(a_tensors[0])
     if not torch.is_grad_enabled():
-        inputs = (*_inputs(left.kind, left.tensors), *_inputs(right.kind, right.tensors))
-        response: Tensor = kernels.run(kernel, _fuse, options, *inputs)
-        return response
-    extras = (left.extra, right.extra, len(left.tensors), kernel)
-    y: Tensor = _Joint.apply(options, extras, *left.tensors, *right.tensors)
+        return _run_forward(kernel, options, a_tensors, b_tensors)[0]
+    plan = options, left, right, len(a_tensors), kernel
+    y: Tensor = _Joint.apply(plan, *a_tensors, *b_tensors)
     return y
 
 
-def _taken_apart(branch: Branch, terms: tuple[str, ...]) -> _Part:
+def _taken_apart(branch: Branch, terms: tuple[str, ...]) -> tuple[_Kind, Inputs]:
     if isinstance(branch, Tensor):
-        return _Part("plain", (branch,))
+        return _PLAIN, (branch,)
+    if isinstance(branch, Normalised):
+        raw, norm = branch
+        assert isinstance(norm, nn.BatchNorm2d)
+        mean, var, train = _statistics(raw, norm)
+        own = norm._parameters  # a module's attributes are slow to find
+        tensors = (raw, own["weight"], own["bias"], mean, var)
+        return _Kind("normalised", None, train, norm.eps), tensors
     if isinstance(branch, Rectified):
-        return _Part("rectified", (branch.raw,))
+        return _RECTIFIED, (branch.raw,)
     if isinstance(branch, Remade):
-        return _Part("plain", (branch.raw, *branch.sources), branch.again)
-    if isinstance(branch, Solved):
-        return _Part("solved" if terms == ("sum", "root") else "plain", (branch.raw,))
-    raw, norm = branch
-    assert isinstance(norm, nn.BatchNorm2d)
-    mean, var, train = _statistics(raw, norm)
-    tensors = (raw, norm.weight, norm.bias, mean, torch.rsqrt(var + norm.eps))
-    return _Part("normalised", tensors, (train, norm.eps))
+        return _Kind("plain", branch.again), (branch.raw, *branch.sources)
+    return _SOLVED if terms == ("sum", "root") else _PLAIN, (branch.raw,)
 
 
 def _statistics(raw: Tensor, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor, bool]:
     """Mean and variance as batch normalisation takes them, its running ones brought up to date."""
-    if not norm.training and norm.running_mean is not None and norm.running_var is not None:
-        return norm.running_mean, norm.running_var, False
-    running = (norm.running_mean, norm.running_var) if norm.training else (None, None)
+    own, train = norm._buffers, norm.training
+    running = own["running_mean"], own["running_var"]
+    if not train and running[0] is not None and running[1] is not None:
+        return running[0], running[1], False
     factor = 0.0 if norm.momentum is None else norm.momentum
-    if norm.training and norm.num_batches_tracked is not None:
-        norm.num_batches_tracked.add_(1)
+    if train and (tracked := own["num_batches_tracked"]) is not None:
+        tracked.add_(1)
         if norm.momentum is None:
-            factor = 1.0 / float(norm.num_batches_tracked)
+            factor = 1.0 / float(tracked)
     with torch.no_grad():
         if not torch.compiler.is_compiling():
             mean, var = torch.batch_norm_update_stats(raw, *running, factor)
@@ -150,125 +149,91 @@ class _Joint(torch.autograd.Function):
     """Fusion by `value`, its gradient by `slopes`, both on branches made on the spot."""
 
     @staticmethod
-    def forward(ctx: Any, options: Options, extras: Any, *tensors: Any) -> Tensor:  # noqa: ANN401
-        extra_a, extra_b, count, kernel = extras
+    def forward(ctx: Any, plan: Any, *tensors: Any) -> Tensor:  # noqa: ANN401
+        options, left, right, count, kernel = plan
         a, b = tensors[:count], tensors[count:]
-        inputs = (*_inputs(options.a, a), *_inputs(options.b, b))
-        y: Tensor = kernels.run(kernel, _fuse, options, *inputs)
-        kept = (*_kept(options.a, a, extra_a), *_kept(options.b, b, extra_b))
+        y, *spreads = _run_forward(kernel, options, a, b)
+        kept = (*_kept(left, a, spreads[:1]), *_kept(right, b, spreads[-1:]))
         ctx.save_for_backward(y if options.relu or options.b == "solved" else None, *kept)
-        ctx.options, ctx.extras = options, extras
+        ctx.plan = plan
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # noqa: ANN401
-        options = ctx.options
-        extra_a, extra_b, count, kernel = ctx.extras
+        options, left, right, count, kernel = ctx.plan
         y, *kept = ctx.saved_tensors
-        a = _again(options.a, kept[:count], extra_a)
-        b = _again(options.b, kept[count:], extra_b)
-        inputs = (*_inputs(options.a, a), *_inputs(options.b, b))
-        by_a, by_b = kernels.run(kernel, _pull, options, *inputs, grad, y)
-        by_a = _gradients(options.a, a, extra_a, by_a)
-        return None, None, *by_a, *_gradients(options.b, b, extra_b, by_b)
+        a, b = _again(left, kept[:count]), _again(right, kept[count:])
+        inputs = (*_inputs(options.a, a), *_inputs(options.b, b), grad, y)
+        if kernel and _sums_pay(grad, left, right):
+            found = kernels.run(kernel, pull_all, options, inputs)
+            by_a, by_b = found[:3], found[3:]
+        else:
+            by_a, by_b = ((x,) for x in kernels.run(kernel, pull, options, inputs))
+        return None, *_gradients(left, a, by_a), *_gradients(right, b, by_b)
 
 
-def _fuse(options: Options, *inputs: Any) -> Tensor:  # noqa: ANN401
-    """The forward formula: make both branches, fuse them, activate."""
-    a, b = _made(options.a, inputs[:4]), _made(options.b, inputs[4:])
-    y = value(a, b, options.terms, options.eps)
-    return narrow(torch.relu(y) if options.relu else y, options.dtype)
+def _sums_pay(grad: Tensor, *kinds: _Kind) -> bool:
+    """Whether the kernel should do batch normalisation's backward pass, too; by size alone."""
+    normalised = [kind.train for kind in kinds if kind.name == "normalised"]
+    if not normalised or not all(normalised) or not kernels.active():
+        return False
+    return grad.is_cpu and grad.numel() < LARGEST_IMAGE * grad.shape[0]
 
 
-def _pull(options: Options, *inputs: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
-    """The backward formula: the gradients by both branches, or by what is normalised."""
-    a, b, grad, y = inputs[:4], inputs[4:8], inputs[8], inputs[9]
-    dtypes = [grad.dtype if raw is None else raw.dtype for raw in (a[0], b[0])]
-    grad = widen(grad)
-    if options.relu:
-        grad = torch.where(y > 0, grad, 0.0)
-    p = _made_again(options.a, a)
-    if options.b == "solved":
-        by_a, by_b = solved_slopes(widen(y), p, options.eps)
-    else:
-        by_a, by_b = slopes(p, _made_again(options.b, b), options.terms, options.eps)
-    by_a, by_b = grad * limited(by_a, dtypes[0]), grad * limited(by_b, dtypes[1])
-    if options.a == "rectified":
-        by_a = torch.where(a[0] > 0, by_a, 0.0)
-    if options.b == "rectified":
-        by_b = torch.where(b[0] > 0, by_b, 0.0)
-    return by_a.to(dtypes[0]), by_b.to(dtypes[1])
+def _run_forward(kernel: bool, options: Options, a: Inputs, b: Inputs) -> tuple[Tensor, ...]:
+    inputs = (*_inputs(options.a, a), *_inputs(options.b, b))
+    results: tuple[Tensor, ...] = kernels.run(kernel, forward, options, inputs)
+    return results
 
 
-def _made(kind: str, inputs: Inputs) -> Tensor:
-    raw, mean, scale, bias = inputs
-    x: Tensor = widen(raw)
-    if kind == "rectified":
-        return torch.relu(x)
-    if kind == "normalised":
-        x = x * scale + (bias - mean * scale)
-    return x
+def _inputs(name: str, tensors: Inputs) -> Inputs:
+    """What the formulas take of a branch's tensors."""
+    return tensors if name == "normalised" else tensors[:1]
 
 
-def _made_again(kind: str, inputs: Inputs) -> Tensor:
-    """The same in other words, for the reason that `slopes` gives."""
-    raw, mean, scale, bias = inputs
-    x: Tensor = widen(raw)
-    if kind == "rectified":
-        return x.clamp_min(0)
-    if kind == "normalised":
-        x = (x - mean) * scale + bias
-    return x
-
-
-def _inputs(kind: str, tensors: Sequence[Any]) -> Inputs:
-    """What the formulas take of a branch: raw, and if it is normalised mean, scale and bias."""
-    if kind != "normalised":
-        return tensors[0], None, None, None
-    raw, weight, bias, mean, invstd = tensors
-    scale = invstd if weight is None else invstd * weight
-    bias = torch.zeros_like(mean) if bias is None else bias
-    return raw, *(x.view(-1, 1, 1) for x in (mean, scale, bias))
-
-
-def _kept(kind: str, tensors: Sequence[Any], extra: Any) -> tuple[Any, ...]:  # noqa: ANN401
+def _kept(kind: _Kind, tensors: Inputs, spread: Inputs) -> Inputs:
     """The tensors without the response where it can be made again."""
-    needless = kind == "solved" or (kind == "plain" and extra is not None)
-    return (None if needless else tensors[0], *tensors[1:])
+    if kind.name == "normalised":
+        return *tensors[:4], *spread
+    return (None, *tensors[1:]) if kind.again or kind.name == "solved" else tensors
 
 
-def _again(kind: str, kept: Sequence[Any], extra: Any) -> tuple[Any, ...]:  # noqa: ANN401
+def _again(kind: _Kind, kept: Inputs) -> Inputs:
     """The kept tensors and what can be made of them."""
-    if kind == "plain" and extra is not None:
-        return (extra(*kept[1:]), *kept[1:])
-    if kind == "normalised" and extra[0] and kernels.differentiating():
+    if kind.again is not None:
+        return kind.again(*kept[1:]), *kept[1:]
+    if kind.train and kernels.differentiating():
         # Derivatives of the gradient go through the statistics, too.
         var, mean = torch.var_mean(widen(kept[0]), (0, 2, 3), correction=0)
-        return (*kept[:3], mean, torch.rsqrt(var + extra[1]))
-    return tuple(kept)
+        return *kept[:3], mean, torch.rsqrt(var + kind.eps)
+    return kept
 
 
-def _gradients(kind: str, tensors: Sequence[Any], extra: Any, grad: Tensor) -> tuple[Any, ...]:  # noqa: ANN401
-    """The gradients by a branch's tensors, given that by its response."""
-    if kind != "normalised":
-        return (grad, *[None] * (len(tensors) - 1))
+_normalised_backward = torch.ops.aten.native_batch_norm_backward.default
+
+
+def _gradients(kind: _Kind, tensors: Inputs, found: Inputs) -> Inputs:
+    """The gradients by a branch's tensors, given that by its response or all that there are."""
+    if kind.name != "normalised":
+        return found[0], *[None] * (len(tensors) - 1)
     raw, weight, bias, mean, invstd = tensors
-    train, eps = extra
-    if not train:
-        return _frozen(tensors, grad)
-    mask = [True, weight is not None, bias is not None]
-    batch = mean.detach(), invstd.detach()  # its own derivative knows that these come of raw
-    by_raw, by_weight, by_bias = torch.ops.aten.native_batch_norm_backward(
-        grad, raw, weight, None, None, *batch, True, eps, mask
-    )
-    return by_raw, by_weight, by_bias, None, None
+    if not kind.train:
+        found = _frozen(tensors, found[0])
+    elif len(found) == 1:
+        # its own derivative knows that the statistics come of raw
+        batch = mean.detach(), invstd.detach()
+        wanted = [True, weight is not None, bias is not None]
+        found = _normalised_backward(
+            found[0], raw, weight, None, None, *batch, True, kind.eps, wanted
+        )
+    by_weight = None if weight is None else found[1]
+    return found[0], by_weight, None if bias is None else found[2], None, None
 
 
-def _frozen(tensors: Sequence[Any], grad: Tensor) -> tuple[Any, ...]:
+def _frozen(tensors: Inputs, grad: Tensor) -> Inputs:
     """The gradients of a normalisation by running statistics, which is linear."""
-    raw, weight, bias, _, invstd = tensors
-    _, mean, scale, _ = _inputs("normalised", tensors)
+    raw, weight, _, mean, invstd = tensors
     wide = widen(grad)
-    by_weight = None if weight is None else (wide * (raw - mean)).sum((0, 2, 3)) * invstd
-    by_bias = None if bias is None else wide.sum((0, 2, 3))
-    return (wide * scale).to(raw.dtype), by_weight, by_bias, None, None
+    scale = invstd if weight is None else invstd * weight
+    by_weight = (wide * (raw - mean.view(-1, 1, 1))).sum((0, 2, 3)) * invstd
+    return (wide * scale.view(-1, 1, 1)).to(raw.dtype), by_weight, wide.sum((0, 2, 3))

@@ -11,18 +11,17 @@ import importlib.util
 import logging
 import os
 import shutil
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-import torch._inductor
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 MODES = ("auto", "eager", "plain")
-SMALLEST = {"training": 1 << 16, "inference": 1 << 20}
-"""Elements below which a kernel is not worth its call, or for a single image its compilation.
+SMALLEST = {"batch": 1 << 16, "image": 1 << 20}
+"""Elements below which a kernel is not worth its call, or to look at one image its compilation.
 
 The choice depends on nothing else, so that a run is the same after a restart, bit for bit.
 """
@@ -30,10 +29,9 @@ The choice depends on nothing else, so that a run is the same after a restart, b
 MOST = 64
 """Kernels for one formula; with images of ever new sizes the rest is run without."""
 
-Inputs = tuple[Tensor | None, ...]
-Kernel = Callable[..., Any]
+Kernel = Callable[[list[Tensor]], Any]
 _mode = "auto"
-_kernels: dict[Hashable, dict[Hashable, Kernel]] = {}
+_kernels: dict[tuple[Callable[..., Any], Hashable], dict[Hashable, Kernel | None]] = {}
 _log = logging.getLogger(__name__)
 
 
@@ -68,7 +66,8 @@ def pay(x: Tensor) -> bool:
         return False
     if _mode == "eager" or torch.compiler.is_compiling():
         return True
-    smallest = SMALLEST["training" if torch.is_grad_enabled() else "inference"]
+    one = x.dim() > 0 and x.shape[0] == 1 and not torch.is_grad_enabled()
+    smallest = SMALLEST["image" if one else "batch"]
     return x.numel() >= smallest and available(x.device.type)
 
 
@@ -86,34 +85,43 @@ def differentiating() -> bool:
     return torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
+def active() -> bool:
+    """Whether formulas are run by kernels now, where that was found to pay."""
+    return _mode == "auto" and not torch.compiler.is_compiling() and not torch.is_grad_enabled()
+
+
 def run(
     kernel: bool,
     formula: Callable[..., Any],
     options: Hashable,
-    *inputs: Tensor | None,
+    inputs: Sequence[Tensor | None],
 ) -> Any:  # noqa: ANN401
     """Compute ``formula(options, *inputs)``, by a kernel if that was found to pay."""
-    if not kernel or _mode != "auto" or torch.compiler.is_compiling() or differentiating():
+    if not kernel or not active():
         return formula(options, *inputs)
-    made = _kernels.setdefault((formula, options), {})
-    form = tuple(None if x is None else _form(x) for x in inputs)
-    if form not in made:
-        if len(made) >= MOST:
-            return formula(options, *inputs)
+    key = formula, options
+    made = _kernels.get(key) or _kernels.setdefault(key, {})
+    form = tuple([x if x is None else (x.dtype, x.shape, x.stride(), x.device) for x in inputs])
+    if form not in made and len(made) < MOST:
         made[form] = _kernel(formula, options, inputs)
-    return made[form](*inputs)
+    found = made.get(form)
+    if found is None:
+        return formula(options, *inputs)
+    return found([x for x in inputs if x is not None])
 
 
-def _form(x: Tensor) -> Hashable:
-    return x.dtype, x.shape, x.stride(), x.device
+def _kernel(
+    formula: Callable[..., Any], options: Hashable, inputs: Sequence[Tensor | None]
+) -> Kernel | None:
+    """Have Inductor make a kernel for inputs of just this form; None if it cannot.
 
-
-def _kernel(formula: Callable[..., Any], options: Hashable, inputs: Inputs) -> Kernel:
-    """Have Inductor make a kernel for inputs of just this form.
-
-    By way of make_fx and not of torch.compile, whose guards would cost more than the pass over
-    a small tensor: `run` has looked at all that they would look at.
+    By way of make_fx and of Inductor's innermost step, not of torch.compile: guards and wrappers
+    would cost more than the pass over a small tensor, and `run` has looked at all that they
+    would look at.
     """
+    # They take seconds to import, and who runs without kernels does not need them.
+    from torch._inductor import compile_fx, config, decomposition
+
     given = [i for i, x in enumerate(inputs) if x is not None]
 
     def flat(*tensors: Tensor) -> Any:  # noqa: ANN401
@@ -122,12 +130,16 @@ def _kernel(formula: Callable[..., Any], options: Hashable, inputs: Inputs) -> K
 
     tensors: list[Any] = [x.detach() for x in inputs if x is not None]
     try:
-        graph = make_fx(flat)(*tensors)
-        compiled = torch._inductor.compile(graph, tensors)
+        graph = make_fx(flat, decomposition.select_decomp_table())(*tensors)
+        # A branch is not stored on its way, however many numbers it is made of.
+        with config.patch(size_asserts=False, realize_reads_threshold=32):
+            compiled = compile_fx.compile_fx_inner(graph, tensors)
     except Exception as error:  # whatever a compiler, a linker or a full disk may say
         _log.warning("no kernel for %s, going on without: %s", formula.__name__, error)
-        return functools.partial(formula, options)
-    return lambda *inputs: compiled(*(inputs[i] for i in given))
+        return None
+    # On a CPU what it calls itself, without its bookkeeping; on a GPU it has more to look after.
+    inner: Kernel | None = getattr(compiled, "current_callable", None)
+    return inner if inner is not None and tensors[0].is_cpu else compiled
 
 
 set_mode(os.environ.get("SORTNET_KERNELS", "auto"))

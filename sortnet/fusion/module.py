@@ -103,34 +103,31 @@ def join(fusion: nn.Module, a: Branch, b: Branch, *, relu: bool = False) -> Tens
 
 def _joins(fusion: Fusion, a: Branch, b: Branch) -> bool:
     raws = [x if isinstance(x, Tensor) else x.raw for x in (a, b)]
-    if has_torch_function(raws) or raws[0].shape != raws[1].shape or raws[0].dim() != 4:
-        return False
+    raw = raws[0]
     # Without a second-order term it stays the plain network, bit for bit.
-    if (
-        not fusion.second
-        or fusion.gate is not None
-        or not kernels.pay(raws[0])
-        or not differentiable_once()
-    ):
+    if not fusion.second or fusion.gate is not None or has_torch_function(raws):
         return False
-    norms = [x.norm for x in (a, b) if isinstance(x, Normalised)]
-    return not _hooked(fusion) and all(_joins_norm(norm, raws[0]) for norm in norms)
+    if raw.dim() != 4 or raw.shape != raws[1].shape or not kernels.pay(raw):
+        return False
+    if hooked(fusion) or hooks._has_any_global_hook() or not differentiable_once():  # type: ignore[no-untyped-call]
+        return False
+    return all(_joins_norm(x.norm, raw) for x in (a, b) if isinstance(x, Normalised))
 
 
 def _joins_norm(norm: nn.Module, raw: Tensor) -> bool:
     """Whether the normalisation is PyTorch's own and nobody listens to it."""
-    if type(norm) is not nn.BatchNorm2d or _hooked(norm):
+    if type(norm) is not nn.BatchNorm2d or hooked(norm):
         return False
     if norm.momentum is None and torch.compiler.is_compiling():
         return False
     return raw.shape[1] == norm.num_features and raw.numel() > raw.shape[1]
 
 
-def _hooked(module: nn.Module) -> bool:
+def hooked(module: nn.Module) -> bool:
+    """Whether somebody listens to the module's calls."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks
-        or hooks._has_any_global_hook()  # type: ignore[no-untyped-call]
     )

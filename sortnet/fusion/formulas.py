@@ -1,0 +1,123 @@
+"""The formulas of the joint function, forward and backward, as functions of tensors alone.
+
+`sortnet.fusion.kernels` runs them as they stand or has kernels made of them. Their inputs are
+those of branch a, those of branch b and, backward, the gradient and the response.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sortnet.fusion.terms import limited, narrow, slopes, solved_slopes, value, widen
+
+Inputs = Sequence[Any]
+"""Of a formula, for one branch: raw, and where it is normalised weight, bias, mean and spread.
+
+The spread is the variance in the forward formula, and 1 / sqrt(variance + eps), which that one
+gives, in the backward formula.
+"""
+
+
+class Options(NamedTuple):
+    """What a formula is about: the branches' kinds, the fusion, and the result's dtype."""
+
+    a: str
+    b: str
+    terms: tuple[str, ...]
+    eps: float
+    relu: bool
+    dtype: torch.dtype
+    norm_eps: tuple[float, float]
+
+
+def _split(options: Options, inputs: Inputs) -> tuple[Inputs, Inputs, Inputs]:
+    """The inputs of a, of b, and what follows them."""
+    first, second = (5 if name == "normalised" else 1 for name in (options.a, options.b))
+    return inputs[:first], inputs[first : first + second], inputs[first + second :]
+
+
+def forward(options: Options, *inputs: Any) -> tuple[Tensor, ...]:  # noqa: ANN401
+    """The forward formula: make both branches, fuse them, activate; with the spreads found."""
+    a, b, _ = _split(options, inputs)
+    a, b = _spread(a, options.norm_eps[0]), _spread(b, options.norm_eps[1])
+    y = value(_made(options.a, a), _made(options.b, b), options.terms, options.eps)
+    y = narrow(torch.relu(y) if options.relu else y, options.dtype)
+    return y, *a[4:], *b[4:]
+
+
+def _spread(inputs: Inputs, eps: float) -> Inputs:
+    return *inputs[:4], *(torch.rsqrt(var + eps) for var in inputs[4:])
+
+
+def pull(options: Options, *inputs: Any) -> tuple[Tensor, Tensor]:  # noqa: ANN401
+    """The backward formula: the gradients by both branches, or by what is normalised."""
+    a, b, (grad, y) = _split(options, inputs)
+    dtypes = [grad.dtype if raw is None else raw.dtype for raw in (a[0], b[0])]
+    grad = widen(grad)
+    if options.relu:
+        grad = torch.where(y > 0, grad, 0.0)
+    p = _made_again(options.a, a)
+    if options.b == "solved":
+        by_a, by_b = solved_slopes(widen(y), p, options.eps)
+    else:
+        by_a, by_b = slopes(p, _made_again(options.b, b), options.terms, options.eps)
+    by_a, by_b = grad * limited(by_a, dtypes[0]), grad * limited(by_b, dtypes[1])
+    if options.a == "rectified":
+        by_a = torch.where(a[0] > 0, by_a, 0.0)
+    if options.b == "rectified":
+        by_b = torch.where(b[0] > 0, by_b, 0.0)
+    return by_a.to(dtypes[0]), by_b.to(dtypes[1])
+
+
+def pull_all(options: Options, *inputs: Any) -> tuple[Tensor | None, ...]:  # noqa: ANN401
+    """The same with the gradients of batch normalisation: three for each branch.
+
+    What follows those is returned for one reason only: Inductor stores what is returned, and
+    would otherwise compute it again at every use.
+    """
+    a, b, _ = _split(options, inputs)
+    by_a, by_b = pull(options, *inputs)
+    left, right = _unnormalised(options.a, a, by_a), _unnormalised(options.b, b, by_b)
+    return *left[:3], *right[:3], *left[3:], *right[3:]
+
+
+def _unnormalised(name: str, inputs: Inputs, grad: Tensor) -> tuple[Tensor | None, ...]:
+    if name != "normalised":
+        return grad, None, None
+    raw, weight, _, mean, invstd = inputs
+    x, wide = widen(raw) - mean.view(-1, 1, 1), widen(grad)
+    by_bias = wide.sum((2, 3)).sum(0)  # image by image
+    by_weight = (wide * x).sum((2, 3)).sum(0) * invstd
+    share = raw.shape[1] / raw.numel()
+    scale = invstd if weight is None else invstd * weight
+    slope, offset = -share * by_weight * invstd * scale, -share * by_bias * scale
+    by_raw = wide * scale.view(-1, 1, 1) + x * slope.view(-1, 1, 1) + offset.view(-1, 1, 1)
+    found = by_weight if weight is None else by_weight.to(weight.dtype)
+    return by_raw.to(raw.dtype), found, by_bias, grad, scale, slope, offset
+
+
+def _made(name: str, inputs: Inputs) -> Tensor:
+    x: Tensor = widen(inputs[0])
+    if name == "rectified":
+        return torch.relu(x)
+    if name == "normalised":
+        _, weight, bias, mean, invstd = inputs
+        scale = invstd if weight is None else invstd * weight
+        shift = -mean * scale if bias is None else bias - mean * scale
+        x = x * scale.view(-1, 1, 1) + shift.view(-1, 1, 1)
+    return x
+
+
+def _made_again(name: str, inputs: Inputs) -> Tensor:
+    """The same in other words, for the reason that `slopes` gives."""
+    x: Tensor = widen(inputs[0])
+    if name == "rectified":
+        return x.clamp_min(0)
+    if name == "normalised":
+        _, weight, bias, mean, invstd = inputs
+        scale = invstd if weight is None else invstd * weight
+        x = (x - mean.view(-1, 1, 1)) * scale.view(-1, 1, 1)
+        x = x if bias is None else x + bias.view(-1, 1, 1)
+    return x
