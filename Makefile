@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test lint bench docs clean
+.PHONY: setup demo test lint bench models docs clean
 
 setup: $(STAMP)
 
@@ -13,8 +13,7 @@ $(STAMP): pyproject.toml
 	touch $@
 
 demo: $(STAMP)
-	$(BIN)/sortnet list
-	$(BIN)/sortnet info resnet56 --fusion sort
+	$(BIN)/sortnet demo
 
 test: lint
 	$(BIN)/pytest --numprocesses auto
@@ -26,6 +25,9 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/sortnet bench
+
+models: $(STAMP)
+	$(BIN)/python -m sortnet.experiments.models
 
 docs: $(STAMP)
 	$(BIN)/python -m sortnet.report.docs

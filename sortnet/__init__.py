@@ -30,7 +30,8 @@ _HOMES = {
     "train": "sortnet.runs",
 }
 
-_ROOMS = ("data", "fusion", "measure", "networks", "paper", "pretrained", "recipes", "runs")
+_ROOMS = {"data", "fusion", "measure", "networks", "paper", "pretrained", "recipes", "runs"}
+_ROOMS |= {"surgery", "transfer"}
 
 __all__ = ["Fusion", "Run", "build", "load", "sites", "sort", "sortify", "train"]
 

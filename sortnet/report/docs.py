@@ -6,11 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sortnet.report import cost
+from sortnet.report import any_model, cost
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "cost": ("docs/cost.md", "results/cost.json", cost.markdown),
+    "models": ("docs/any-model.md", "results/models.json", any_model.markdown),
     "summary": ("README.md", "results/cost.json", cost.summary),
 }
 """By name: the page, the results, and what makes the one's part of the other."""

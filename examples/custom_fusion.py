@@ -1,0 +1,67 @@
+"""A fusion of your own: any module that takes two branches can be given to `sortnet.build`.
+
+SORT's product of two branches grows with the square of the responses, which is why it needs care
+at the start of training. Here a bounded one, a + b + tanh(a * b), is trained beside the sum and
+SORT, from the same weights and on the same digits.
+
+$ python examples/custom_fusion.py --steps 150
+"""
+
+import argparse
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import sortnet
+from sortnet import data
+from sortnet.networks import Fusing
+
+
+class Bounded(nn.Module):
+    """a + b + w tanh(a * b), with a learnable w for each channel."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels, 1, 1))
+
+    def forward(self, a: Tensor, b: Tensor) -> Tensor:
+        """Fuse two branches of shape (N, C, H, W)."""
+        return a + b + self.weight * torch.tanh(a * b)
+
+
+FUSIONS: dict[str, Fusing] = {"sum": "sum", "sort": "sort", "bounded": Bounded}
+
+
+def train(fusion: Fusing, digits: data.Dataset, steps: int) -> float:
+    """Train a LeNet* for some steps; its error on the test images in per cent."""
+    torch.manual_seed(0)  # the same first weights for every fusion
+    network = sortnet.build("lenet", classes=10, fusion=fusion, branched=True)
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
+    augmentation = data.Augmentation(pad=4)
+    for images, labels in data.training(digits, augmentation, batch=50, seed=0, stop=steps):
+        optimizer.zero_grad()
+        F.cross_entropy(network(images), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    network.eval()
+    with torch.inference_mode():
+        wrong = [
+            int((network(images).argmax(1) != labels).sum())
+            for images, labels in data.evaluation(digits, digits.test)
+        ]
+    return 100 * sum(wrong) / len(digits.test)
+
+
+def main(steps: int = 150) -> dict[str, float]:
+    """Train with each fusion and print the errors."""
+    digits = data.load("digits")
+    errors = {name: train(fusion, digits, steps) for name, fusion in FUSIONS.items()}
+    for name, error in errors.items():
+        print(f"{name:8} {error:5.1f} % of the test digits wrong after {steps} steps")
+    return errors
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--steps", type=int, default=150)
+    main(parser.parse_args().steps)
