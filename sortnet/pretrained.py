@@ -35,6 +35,7 @@ class Config:
         size: The side of the images it takes.
         mean: What is subtracted from images of 0 to 1, per channel.
         std: What they are then divided by.
+        preprocess: What was done to the images before, such as ``lcn``.
         trained: How it came to its weights: the run and its result.
     """
 
@@ -45,6 +46,7 @@ class Config:
     size: int = 32
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    preprocess: str | None = None
     trained: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -65,6 +67,8 @@ class Config:
         Arguments:
             picture: Bytes of shape :math:`(3, H, W)`.
         """
+        if self.preprocess not in (None, "none"):
+            raise ValueError(f"the network takes images after {self.preprocess}, not plain ones")
         height, width = picture.shape[1:]
         side = min(height, width)
         top, left = (height - side) // 2, (width - side) // 2
@@ -119,7 +123,7 @@ def load(directory: str | Path) -> tuple[Network, Config]:
     config = read_config(directory)
     expected = files.read_json(directory / CONFIG).get("sha256")
     content = (directory / WEIGHTS).read_bytes()
-    if expected is not None and files.digest(content) != expected:
+    if files.digest(content) != expected:
         raise OSError(f"{directory / WEIGHTS} does not have the SHA-256 of its {CONFIG}")
     network = config.build()
     fit(network, weights(content, directory / WEIGHTS))

@@ -233,6 +233,7 @@ def demo(out: Path = Path("runs/demo"), figure: Path | None = None) -> None:
 
     from sortnet import measure, runs
     from sortnet.experiments.demo import RUNS
+    from sortnet.report import page
     from sortnet.report.drawing import draw
 
     tune()
@@ -248,8 +249,9 @@ def demo(out: Path = Path("runs/demo"), figure: Path | None = None) -> None:
     Console().print(table)
     picture = figure or out / "curves.png"
     draw([result.directory for result in results], picture)
+    page.write([out], out / "report.html")
     print(f"one seed and {RUNS[0].recipe.steps} steps each, which shows that they train, and not")
-    print(f"which is better; curves: {picture}")
+    print(f"which is better; curves: {picture}, everything: {out / 'report.html'}")
 
 
 def export(
