@@ -35,8 +35,8 @@ class Config:
         size: The side of the images it takes.
         mean: What is subtracted from images of 0 to 1, per channel.
         std: What they are then divided by.
-        preprocess: What was done to the images before, such as ``lcn``.
         trained: How it came to its weights: the run and its result.
+        preprocess: What was done to the images before, such as ``lcn``.
     """
 
     network: str
@@ -46,8 +46,8 @@ class Config:
     size: int = 32
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
-    preprocess: str | None = None
     trained: Mapping[str, Any] = field(default_factory=dict)
+    preprocess: str | None = None
 
     @property
     def title(self) -> str:

@@ -442,8 +442,8 @@ def _config(directory: Path, trained: Mapping[str, Any]) -> pretrained.Config:
         about["size"],
         tuple(about["mean"]),
         tuple(about["std"]),
-        run.preprocess or ("lcn" if run.data == "svhn" else None),
         {**trained, "run": stored["run"], "machine": stored["machine"]},
+        run.preprocess or ("lcn" if run.data == "svhn" else None),
     )
 
 
