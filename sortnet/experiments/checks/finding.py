@@ -1,0 +1,116 @@
+"""What a check is given, and what it gives."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sortnet.experiments.results import Stored
+from sortnet.experiments.sizes import SIZES
+from sortnet.experiments.statistics import Paired
+
+HOLDS, FAILS, OPEN = "holds", "does not hold", "not decided"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found.
+
+    Attributes:
+        verdict: ``holds``, ``does not hold`` or ``not decided``.
+        figures: What was measured, in words and numbers.
+    """
+
+    verdict: str
+    figures: str
+
+
+def finding(holds: bool, figures: str) -> Finding:
+    """A finding that is decided."""
+    return Finding(HOLDS if holds else FAILS, figures)
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a check may use.
+
+    Attributes:
+        size: How much is measured: at ``smoke`` little.
+        root: The directory of all data.
+        results: Of experiments, whatever there is.
+    """
+
+    size: str
+    root: Path = Path("data")
+    results: Sequence[Stored] = field(default_factory=tuple)
+
+    @property
+    def brief(self) -> bool:
+        """Whether it has to be done in minutes."""
+        return self.size == "smoke"
+
+    def best(self, name: str) -> Stored | None:
+        """The results of an experiment nearest to the paper's; a smoke test's decide nothing."""
+        order = list(SIZES)
+        known = [r for r in self.results if r["experiment"] == name and r["size"] != "smoke"]
+        known = [r for r in known if r["runs"]]
+        rank = lambda r: (order.index(r["size"]), len(r["runs"]))  # noqa: E731
+        return max(known, key=rank, default=None)
+
+
+Check = Callable[[Context], Finding]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One comparison out of several that a claim rests on.
+
+    Attributes:
+        name: What is compared.
+        difference: Over the seeds; none if there are not two of them.
+        single: The difference of a single seed; none if there is none.
+        expected: The sign that the claim says: -1 or 1.
+    """
+
+    name: str
+    difference: Paired | None
+    single: float | None = None
+    expected: int = -1
+
+    @property
+    def run(self) -> bool:
+        """Whether there is anything to compare."""
+        return self.difference is not None or self.single is not None
+
+    @property
+    def agrees(self) -> bool:
+        """Whether it is as claimed, beyond chance."""
+        found = self.difference
+        return found is not None and (found.lower if self.expected < 0 else found.higher)
+
+    @property
+    def contradicts(self) -> bool:
+        """Whether it is the other way round, beyond chance."""
+        found = self.difference
+        return found is not None and (found.higher if self.expected < 0 else found.lower)
+
+    def __str__(self) -> str:
+        if self.difference is not None:
+            return f"{self.name} {self.difference}"
+        return f"{self.name} {self.single:+.2f} (one seed)"
+
+
+def judged(compared: Iterable[Compared], note: str) -> Finding:
+    """A claim about all of several comparisons: each must be as claimed beyond chance.
+
+    Arguments:
+        compared: Also those for which there are no results yet.
+        note: Where the figures come from.
+    """
+    every = list(compared)
+    there = [one for one in every if one.run]
+    if not there:
+        return Finding(OPEN, f"no results yet: {note}")
+    figures = f"{'; '.join(map(str, there))} ({len(there)} of {len(every)} compared; {note})"
+    if any(one.contradicts for one in there):
+        return Finding(FAILS, figures)
+    return Finding(HOLDS if all(one.agrees for one in every) else OPEN, figures)

@@ -1,0 +1,155 @@
+"""What came of an experiment's runs, as one JSON file that tables and curves are made from."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from sortnet import files, runs
+from sortnet.experiments.sizes import differences, size
+from sortnet.experiments.tables import Cell, experiment
+from sortnet.experiments.worker import TRANSFER
+from sortnet.runs import Run
+
+POINTS = 100
+"""Points of a stored learning curve."""
+CHANCE = 0.97
+"""A network whose error is above this part of a blind guess's has not converged."""
+
+Stored = dict[str, Any]
+
+
+def collect(name: str, size_: str, seeds: int | None, out: str | Path) -> Stored:
+    """Gather the runs of an experiment that have ended.
+
+    Arguments:
+        name: Of the experiment.
+        size_: Of its runs.
+        seeds: How many seeds; as many as the size has without it.
+        out: The directory of all runs.
+
+    Returns:
+        ``cells`` with heading, the paper's figure and the runs that fill them; ``runs`` by id,
+        with run.json, test result and a thinned learning curve.
+    """
+    wanted, chosen = experiment(name), size(size_)
+    count = chosen.seeds if seeds is None else seeds
+    fitted = [[chosen.fit(cell.run, seed) for seed in range(count)] for cell in wanted.cells]
+    entries = {run.id: _entry(run, Path(out)) for same in fitted for run in same}
+    return {
+        "experiment": wanted.name,
+        "title": wanted.title,
+        "size": chosen.name,
+        "about": chosen.about,
+        "cells": [_cell(cell, same) for cell, same in zip(wanted.cells, fitted, strict=True)],
+        "runs": {key: entry for key, entry in entries.items() if entry is not None},
+    }
+
+
+def path(name: str, size_: str, results: str | Path = "results") -> Path:
+    """Where an experiment's results are kept."""
+    return Path(results) / f"{name}-{size_}.json"
+
+
+def _cell(cell: Cell, same: list[Run]) -> dict[str, Any]:
+    return {
+        "row": cell.row,
+        "column": cell.column,
+        "paper": cell.paper,
+        "dash": cell.dash,
+        "metric": cell.metric,
+        "baseline": cell.baseline,
+        "changed": differences(same[0], cell.run),
+        "runs": {str(run.seed): run.id for run in same},
+    }
+
+
+def _entry(run: Run, out: Path) -> dict[str, Any] | None:
+    directory = out / run.id
+    result = runs.result(directory)
+    if result is None:
+        return None
+    carried = directory / TRANSFER
+    return {
+        **files.read_json(directory / "run.json"),
+        "ended": result.ended,
+        "steps": result.steps,
+        "seconds": round(result.seconds, 2),
+        "test": dict(result.test),
+        "where": result.where,
+        "transfer": files.read_json(carried) if carried.is_file() else None,
+        "curve": thinned(runs.rows(directory)),
+    }
+
+
+def thinned(rows: Iterable[Mapping[str, Any]], points: int = POINTS) -> dict[str, Any]:
+    """A learning curve of at most so many points: means over stretches of equal length.
+
+    Returns:
+        By split ``step``, ``loss`` and ``error``, each a list.
+
+    Example:
+        >>> rows = [{"split": "train", "step": i, "loss": i, "error": 50} for i in range(1, 5)]
+        >>> thinned(rows, points=2)
+        {'train': {'step': [2, 4], 'loss': [1.5, 3.5], 'error': [50.0, 50.0]}}
+    """
+    splits: dict[str, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row["split"] != "test":  # it is looked at once, and is no curve
+            splits.setdefault(row["split"], []).append(row)
+    return {split: _thinned(found, points) for split, found in splits.items()}
+
+
+def _thinned(rows: list[Mapping[str, Any]], points: int) -> dict[str, list[float]]:
+    width = -(-len(rows) // points)
+    parts = [rows[i : i + width] for i in range(0, len(rows), width)]
+    curve: dict[str, list[float]] = {"step": [part[-1]["step"] for part in parts]}
+    for key in ("loss", "error"):
+        means = [sum(row[key] for row in part) / len(part) for part in parts]
+        curve[key] = [float(f"{mean:.5g}") for mean in means]
+    return curve
+
+
+def values(stored: Stored, cell: Mapping[str, Any]) -> dict[int, float | None]:
+    """A cell's figure by seed; None for a run that did not converge."""
+    found = {}
+    for seed, key in cell["runs"].items():
+        entry = stored["runs"].get(key)
+        if entry is not None and _measured(entry, cell["metric"]):
+            found[int(seed)] = _value(entry, cell["metric"])
+    return found
+
+
+def _measured(entry: Mapping[str, Any], metric: str) -> bool:
+    """Whether there is a figure, or never will be one; features are carried over afterwards."""
+    carried = metric.endswith("-accuracy") and entry["ended"] == "finished"
+    return not carried or entry["transfer"] is not None
+
+
+def _value(entry: Mapping[str, Any], metric: str) -> float | None:
+    if metric == "seconds":
+        return 20 * entry["seconds"] / entry["steps"] if entry["steps"] else None
+    if metric.endswith("-accuracy") and entry["transfer"] is not None:
+        return float(entry["transfer"]["accuracy"][metric.removesuffix("-accuracy")])
+    return float(entry["test"][metric]) if converged(entry) else None
+
+
+def converged(entry: Mapping[str, Any]) -> bool:
+    """Whether a run ended with finite numbers and better than by chance."""
+    if entry["ended"] != "finished":
+        return False
+    blind = 100 * (1 - 1 / len(entry["data"]["classes"]))
+    return bool(entry["test"]["error"] < CHANCE * blind)
+
+
+def read(file: Path) -> Stored:
+    """Results as `collect` gave them, from a file."""
+    stored: Stored = files.read_json(file)
+    if not isinstance(stored, dict) or not {"cells", "runs", "size"} <= stored.keys():
+        raise ValueError(f"{file} does not hold results of `sortnet reproduce`")
+    return stored
+
+
+def write(stored: Stored, file: Path) -> None:
+    """Keep results."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    files.write_json(file, stored)

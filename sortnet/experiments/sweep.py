@@ -1,0 +1,346 @@
+"""Training all runs of an experiment, several at a time, each in a process of its own.
+
+A process trains with one thread, so that its result does not depend on how many there are. What
+has ended is not trained again, what was interrupted goes on, and a run that diverges is a result.
+"""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+
+from sortnet import runs
+from sortnet.experiments import results
+from sortnet.experiments.sizes import Size, size
+from sortnet.experiments.tables import Experiment, experiment
+from sortnet.experiments.worker import TRANSFER
+from sortnet.measure import work
+from sortnet.networks import NETWORKS, build
+from sortnet.runs import Run
+from sortnet.training import Interrupted
+from sortnet.training.faults import signals
+from sortnet.training.machine import cores
+
+PAUSE = 0.5
+"""Seconds between two looks at the processes."""
+
+
+class Stopped(Interrupted):
+    """A signal ended the sweep; what every run had learnt has been saved."""
+
+    def __init__(self, number: int, ended: int, total: int) -> None:
+        Exception.__init__(
+            self,
+            f"stopped with {ended} of {total} runs ended; the same command goes on from there",
+        )
+        self.number, self.step = number, ended
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a sweep is.
+
+    Attributes:
+        share: The part of all work that is done, from 0 to 1.
+        left: Seconds that are left; none before anything can be said.
+        ended: How many runs have ended.
+        total: How many there are.
+        running: The runs in training, each with the part of it that is done.
+        news: What happened just now, if anything did.
+    """
+
+    share: float
+    left: float | None
+    ended: int
+    total: int
+    running: tuple[tuple[str, float], ...] = ()
+    news: str | None = None
+
+    def __str__(self) -> str:
+        left = "" if self.left is None else f", {duration(self.left)} left"
+        return f"{self.ended} of {self.total} runs, {100 * self.share:.0f} %{left}"
+
+
+def duration(seconds: float) -> str:
+    """A time in words.
+
+    Example:
+        >>> duration(50), duration(4000)
+        ('50 s', '1 h 7 min')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be trained, and where.
+
+    Attributes:
+        wanted: The experiment.
+        chosen: Its size.
+        out: The directory of all runs.
+        root: The directory of all data.
+        runs: All runs, or those of a shard: first every cell with seed 0, then with seed 1.
+    """
+
+    wanted: Experiment
+    chosen: Size
+    out: Path
+    root: Path
+    runs: tuple[Run, ...]
+
+    @property
+    def transfer(self) -> str | None:
+        """The data to which features are carried over; at smoke size the embedded ones."""
+        smoke = self.chosen.name == "smoke"
+        return "digits" if smoke and self.wanted.transfer else self.wanted.transfer
+
+    def ended(self, run: Run) -> bool:
+        """Whether nothing is left to do for a run."""
+        result = runs.result(self.out / run.id)
+        if result is None or self.transfer is None:
+            return result is not None
+        return result.ended == "diverged" or (result.directory / TRANSFER).is_file()
+
+
+def plan(
+    name: str,
+    size_: str,
+    seeds: int | None = None,
+    root: str | Path = "data",
+    out: str | Path = "runs",
+    shard: str | None = None,
+) -> Plan:
+    """What `reproduce` is going to do.
+
+    Arguments:
+        name: Out of `EXPERIMENTS`.
+        size_: Out of `SIZES`.
+        seeds: How many seeds; as many as the size has without it.
+        root: The directory of all data.
+        out: The directory of all runs.
+        shard: ``3/8`` for the third of eight parts.
+    """
+    wanted, chosen = experiment(name), size(size_)
+    count = chosen.seeds if seeds is None else seeds
+    if count < 1:
+        raise ValueError(f"seeds is {count}, but must be 1 or more")
+    fitted = (chosen.fit(run, seed) for seed in range(count) for run in wanted.runs)
+    every = tuple({run.id: run for run in fitted}.values())
+    return Plan(wanted, chosen, Path(out), Path(root), every[_part(shard)])
+
+
+def _part(shard: str | None) -> slice:
+    if shard is None:
+        return slice(None)
+    index, _, count = shard.partition("/")
+    if not (index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
+        raise ValueError(f"shard {shard!r} must be like 3/8, the third of eight parts")
+    return slice(int(index) - 1, None, int(count))
+
+
+def commands(name: str, size_: str, seeds: int | None, root: str | Path, out: str | Path) -> str:
+    """One command for each run, for whatever distributes commands over machines."""
+    todo = plan(name, size_, seeds, root, out)
+    count = len(todo.runs)
+    given = f"--size {size_} --seeds {seeds or todo.chosen.seeds} --data {root} --out {out}"
+    return "\n".join(
+        f"sortnet reproduce {name} {given} --shard {i}/{count}  # {run.id}"
+        for i, run in enumerate(todo.runs, 1)
+    )
+
+
+@cache
+def _multiply_adds(network: str, options: tuple[tuple[str, Any], ...]) -> int:
+    side = NETWORKS[network].size
+    built = build(network, **dict(options))
+    return work(built, torch.empty(1, 3, side, side)).total
+
+
+def effort(run: Run) -> float:
+    """About how much work a run is, in multiply-adds."""
+    recipe = run.recipe
+    one = _multiply_adds(run.network, tuple(sorted(run.options.items())))
+    return float(one) * recipe.batch * recipe.steps
+
+
+@dataclass
+class Board:
+    """What the processes' threads know and the sweep shows."""
+
+    efforts: dict[str, float]
+    running: dict[str, float] = field(default_factory=dict)
+    ended: set[str] = field(default_factory=set)
+    failed: dict[str, str] = field(default_factory=dict)
+    processes: set["subprocess.Popen[str]"] = field(default_factory=set)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    stopping: bool = False
+
+    @property
+    def done(self) -> float:
+        """The part of all work that is done."""
+        part = sum(self.efforts[key] for key in self.ended | self.failed.keys())
+        part += sum(self.efforts[key] * share for key, share in self.running.items())
+        return part / sum(self.efforts.values())
+
+    def stop(self) -> None:
+        """Ask every process to save and end, once: a second signal would not let it save."""
+        with self.lock:
+            if self.stopping:
+                return
+            self.stopping = True
+            for process in self.processes:
+                process.send_signal(signal.SIGTERM)
+
+
+def reproduce(
+    name: str,
+    size_: str,
+    seeds: int | None = None,
+    root: str | Path = "data",
+    out: str | Path = "runs",
+    processes: int | None = None,
+    shard: str | None = None,
+    show: Callable[[Progress], None] = lambda progress: None,
+) -> results.Stored:
+    """Train what is not yet trained of an experiment and give its results.
+
+    Arguments:
+        name: Out of `EXPERIMENTS`.
+        size_: Out of `SIZES`.
+        seeds: How many seeds; as many as the size has without it.
+        root: The directory of all data.
+        out: The directory of all runs.
+        processes: How many runs are trained at a time; one for each core, or one on a GPU.
+        shard: ``3/8`` for the third of eight parts.
+        show: Is told how far it is, about twice a second.
+
+    Raises:
+        Stopped: A signal came.
+        OSError: Some runs could not be trained; the others were.
+    """
+    todo = plan(name, size_, seeds, root, out, shard)
+    if processes is None:
+        processes = 1 if torch.cuda.is_available() else cores()
+    if processes < 1:
+        raise ValueError(f"processes is {processes}, but must be 1 or more")
+    board = Board({run.id: effort(run) for run in todo.runs})
+    board.ended = {run.id for run in todo.runs if todo.ended(run)}
+    _train(todo, board, processes, show)
+    if board.failed:
+        key, reason = next(iter(board.failed.items()))
+        raise OSError(
+            f"{len(board.failed)} of {len(todo.runs)} runs could not be trained,"
+            f" first {key}: {reason}"
+        )
+    return results.collect(name, size_, seeds, out)
+
+
+def _train(todo: Plan, board: Board, processes: int, show: Callable[[Progress], None]) -> None:
+    started, before, total = time.monotonic(), board.done, len(todo.runs)
+    asked: list[int] = []
+
+    def progress(news: str | None = None) -> None:
+        with board.lock:
+            gained = board.done - before
+            spent = time.monotonic() - started
+            left = spent * (1 - board.done) / gained if gained > 0.002 else None
+            running = tuple(board.running.items())
+            show(Progress(board.done, left, len(board.ended), total, running, news))
+
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(processes))
+        stack.callback(board.stop)  # an error here must not leave processes behind
+        stack.enter_context(signals(asked.append))
+        waiting: set[Future[str]] = {
+            pool.submit(_one, todo, run, board) for run in todo.runs if run.id not in board.ended
+        }
+        progress()
+        while waiting:
+            finished, waiting = wait(waiting, PAUSE, FIRST_COMPLETED)
+            for future in finished:
+                progress(future.result())
+            if not finished:
+                progress()
+            if asked and not board.stopping:
+                board.stop()
+        if asked:
+            raise Stopped(asked[0], len(board.ended), total)
+
+
+def _one(todo: Plan, run: Run, board: Board) -> str:
+    """Train one run in a process and say what came of it."""
+    with tempfile.TemporaryFile("w+") as errors:
+        process = _start(todo, run, board, errors)
+        if process is None:
+            return f"{run.id} was not started"
+        with process:
+            for step in _steps(process):
+                board.running[run.id] = step / run.recipe.steps
+        errors.seek(0)
+        said = errors.read().strip().splitlines()
+    code = process.returncode
+    with board.lock:  # in one go, or the share that is shown would fall for a moment
+        board.processes.discard(process)
+        board.running.pop(run.id)
+        if code == 0:
+            board.ended.add(run.id)
+        elif not board.stopping:
+            board.failed[run.id] = said[-1] if said else f"its process ended with {code}"
+    if code == 0:
+        return _outcome(todo.out, run)
+    return f"{run.id}: {board.failed.get(run.id, 'stopped')}"
+
+
+def _start(todo: Plan, run: Run, board: Board, errors: IO[str]) -> "subprocess.Popen[str] | None":
+    job = {"run": run.as_json(), "out": str(todo.out), "root": str(todo.root)}
+    environment = {**os.environ, **todo.chosen.environment, "OMP_NUM_THREADS": "1"}
+    with board.lock:
+        if board.stopping:
+            return None
+        process = subprocess.Popen(
+            [sys.executable, "-m", "sortnet.experiments.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+            text=True,
+            start_new_session=True,  # a terminal's Ctrl-C is ours to pass on, once
+        )
+        board.processes.add(process)
+        board.running[run.id] = 0.0
+    assert process.stdin is not None
+    process.stdin.write(json.dumps({**job, "transfer": todo.transfer}) + "\n")
+    process.stdin.flush()  # and left open: its end would stop the run
+    return process
+
+
+def _steps(process: "subprocess.Popen[str]") -> Iterator[int]:
+    assert process.stdout is not None
+    for line in process.stdout:
+        yield json.loads(line)["step"]
+
+
+def _outcome(out: Path, run: Run) -> str:
+    result = runs.result(out / run.id)
+    assert result is not None
+    if math.isnan(result.error):
+        return f"{run.id} diverged at step {result.steps}"
+    return f"{run.id} error {result.error:.2f} %, {duration(result.seconds)}"

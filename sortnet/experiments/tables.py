@@ -1,0 +1,193 @@
+"""The paper's tables and curves as data: which run belongs in which cell, and what the paper has.
+
+Every run here is the paper's: its network, its data, its schedule, seed 0. `sizes` makes them
+shorter, `sweep` trains them, `results` collects what came of them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sortnet import paper
+from sortnet.networks import display
+from sortnet.recipes import DEFAULTS, IMAGENET_RESNET, Recipe
+from sortnet.runs import Run
+
+CURVES = 5000
+"""Training images held out for learning curves: the paper's use the test images."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    Attributes:
+        row: Its row's heading.
+        column: Its column's.
+        run: The run that fills it.
+        paper: What the paper prints; none where it has a dash or nothing.
+        metric: Which figure of the run it is: ``error``, ``error5``, ``seconds`` for 20 steps, or
+            a layer's accuracy after transfer.
+        dash: Whether the paper prints a dash: the network did not converge.
+        baseline: The row with which this one is compared, seed by seed.
+    """
+
+    row: str
+    column: str
+    run: Run
+    paper: float | None = None
+    metric: str = "error"
+    dash: bool = False
+    baseline: str | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of the paper.
+
+    Attributes:
+        name: As `sortnet reproduce` takes it.
+        title: What it shows.
+        cells: In the paper's order.
+        transfer: The data to which the trained networks' features are carried over.
+    """
+
+    name: str
+    title: str
+    cells: tuple[Cell, ...]
+    transfer: str | None = None
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs of all cells, each once."""
+        return tuple({cell.run.id: cell.run for cell in self.cells}.values())
+
+
+def _run(result: paper.Result, **changes: Any) -> Run:  # noqa: ANN401
+    """The run behind a cell of the paper; terms that are SORT's are called so, to be run once."""
+    fusion = result.fusion or "sum"
+    fusion = "sort" if fusion in ("sum+prod", "sum+root") else fusion
+    options = {"branched": True} if result.branched else {}
+    recipe, name = DEFAULTS[result.network], ""
+    if result.framework == "caffe":
+        recipe, name = CAFFE, "caffe"
+    run = Run(result.network, recipe, fusion, result.data, options=options, name=name)
+    return replace(run, **changes)
+
+
+CAFFE: Recipe = replace(IMAGENET_RESNET, name="imagenet-caffe", jitter=False, area=None)
+"""Of the ResNet-18 that the paper trained with Caffe: plain crops, as Caffe has them. Ours."""
+
+DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN", "imagenet": "ILSVRC2012"}
+
+
+def _title(result: paper.Result) -> str:
+    title = display(result.network, result.fusion or "sum", branched=result.branched)
+    return title.replace("ResNet", "ResNetT") if result.framework == "torch" else title
+
+
+def _table1() -> Iterable[Cell]:
+    rows = {"prod": "product", "root": "product"}
+    for result in paper.TABLE1:
+        assert result.fusion is not None
+        row = " + ".join(rows.get(term, term) for term in result.fusion.split("+"))
+        column = display(result.network, branched=result.branched)
+        base = None if row == "sum" else "sum"
+        yield Cell(
+            row, column, _run(result), result.value, dash=result.value is None, baseline=base
+        )
+
+
+def _rows(results: Iterable[paper.Result], columns: dict[str, str]) -> Iterable[Cell]:
+    """The networks that the paper trained; what it cites from others cannot be run."""
+    for result in results:
+        if result.network not in DEFAULTS:
+            continue
+        metric = {"top1-error": "error", "top5-error": "error5"}.get(result.metric, result.metric)
+        base = _title(paper.baseline(result)) if result.fusion == "sort" else None
+        column = columns.get(result.metric) or DATA[result.data]
+        yield Cell(_title(result), column, _run(result), result.value, metric, baseline=base)
+
+
+def _transferred() -> Iterable[Cell]:
+    layers = {r.metric: r.metric.removesuffix("-accuracy") for r in paper.TABLE4}
+    for cell in _rows(paper.TABLE4, layers):
+        yield replace(cell, run=replace(cell.run, data="imagenet"))
+
+
+def _curves() -> Iterable[Cell]:
+    """Figures 3 and 4, with and without SORT; the text says of which networks only in part."""
+    small = ("lenet", "bignet", "resnet56", "wrn28")
+    wanted = [(data, name) for name in small for data in ("cifar10", "cifar100", "svhn")]
+    wanted += [("imagenet", "alexnet"), ("imagenet", "resnet18")]
+    for data, network in wanted:
+        metric = "top1-error" if data == "imagenet" else "error"
+        results = paper.find(network=network, data=data, metric=metric)
+        for result in results:
+            if result.fusion not in ("sum", "sort") or result.place == "Table 1":
+                continue
+            if result.framework == "torch":
+                continue
+            held = 0 if data in ("svhn", "imagenet") else CURVES
+            run = _run(result, validation=held)
+            run = replace(run, name="curves" if held else run.name)
+            base = _title(paper.baseline(result)) if result.fusion == "sort" else None
+            yield Cell(_title(result), DATA[data], run, result.value, baseline=base)
+
+
+def _bilinear() -> Iterable[Cell]:
+    (plain,) = paper.find(network="bignet", fusion="sum", data="cifar10", place="Table 2")
+    base = _run(plain)
+    yield Cell("BigNet*", "error", base, plain.value)
+    yield Cell("BigNet*", "seconds", base, None, "seconds")
+    titles = {"bilinear": "BigNet*, bilinear", "compact": "BigNet*, compact bilinear"}
+    for timing in (timing for timing in paper.TIMINGS if timing.error is not None):
+        options = {**base.options, **({"head": timing.head} if timing.head else {})}
+        run = replace(base, fusion=timing.fusion, options=options)
+        row = titles.get(timing.head or "", "BigNet*-SORT")
+        yield Cell(row, "error", run, timing.error, baseline="BigNet*")
+        yield Cell(row, "seconds", run, timing.seconds, "seconds", baseline="BigNet*")
+
+
+EXPERIMENTS = {
+    experiment.name: experiment
+    for experiment in (
+        Experiment("table1", "Table 1: fusions on CIFAR-10, error (%)", tuple(_table1())),
+        Experiment(
+            "table2",
+            "Table 2: CIFAR-10, CIFAR-100 and SVHN, error (%)",
+            tuple(_rows(paper.TABLE2, {})),
+        ),
+        Experiment(
+            "table3",
+            "Table 3: ILSVRC2012, error (%)",
+            tuple(_rows(paper.TABLE3, {"top1-error": "top-1", "top5-error": "top-5"})),
+        ),
+        Experiment(
+            "table4",
+            "Table 4: features carried over to Caltech256, accuracy (%)",
+            tuple(_transferred()),
+            transfer="caltech256",
+        ),
+        Experiment("figures", "Figures 3 and 4: learning curves, error (%)", tuple(_curves())),
+        Experiment(
+            "bilinear",
+            "Section 3.4: bilinear pooling on BigNet*, CIFAR-10 error (%), seconds for 20 steps",
+            tuple(_bilinear()),
+        ),
+    )
+}
+
+
+def experiment(name: str) -> Experiment:
+    """An experiment by its name.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if name not in EXPERIMENTS:
+        raise ValueError(
+            f"unknown experiment {name!r}; there are {', '.join(EXPERIMENTS)}"
+            " (and `sortnet bench` for the cost)"
+        )
+    return EXPERIMENTS[name]

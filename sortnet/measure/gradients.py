@@ -1,0 +1,121 @@
+"""How gradients behave: whether they shatter with depth, and how exactly they are computed.
+
+Balduzzi et al. (2017) look at the gradient by the input along a line through the space of inputs:
+in deep chains it turns into white noise, in residual networks it stays correlated for longer.
+"""
+
+import copy
+from collections.abc import Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+def line(a: Tensor, b: Tensor, points: int) -> Tensor:
+    """Points in equal distances on the line from one image to another, both included.
+
+    Arguments:
+        a: An image, :math:`(C, H, W)`.
+        b: Another one.
+        points: How many.
+
+    Example:
+        >>> line(torch.zeros(1, 2, 2), torch.ones(1, 2, 2), 5)[:, 0, 0, 0]
+        tensor([0.0000, 0.2500, 0.5000, 0.7500, 1.0000])
+    """
+    share = torch.linspace(0, 1, points, dtype=a.dtype).view(-1, 1, 1, 1)
+    return a + share * (b - a)
+
+
+def calibrated(network: nn.Module, images: Tensor) -> nn.Module:
+    """A copy for evaluation whose batch normalisation knows the images' statistics.
+
+    With it the network is a function of one image, also before training.
+    """
+    network = copy.deepcopy(network).train()
+    for module in network.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.reset_running_stats()
+            module.momentum = None  # the plain mean over all that it is shown
+    with torch.no_grad():
+        network(images)
+    return network.eval()
+
+
+def input_gradients(network: nn.Module, images: Tensor, direction: Tensor) -> Tensor:
+    r"""The gradient of one combination of the logits by each image.
+
+    .. math:: g_i = \nabla_{x_i} \, d^\top f(x_i)
+
+    Arguments:
+        network: In evaluation mode.
+        images: :math:`(N, C, H, W)`.
+        direction: The combination :math:`d`, one number for each class.
+
+    Returns:
+        :math:`(N, CHW)`.
+    """
+    images = images.detach().requires_grad_()
+    response = (network(images) @ direction).sum()
+    (gradient,) = torch.autograd.grad(response, images)
+    return gradient.flatten(1)
+
+
+def autocorrelation(gradients: Tensor, lags: Sequence[int]) -> Tensor:
+    r"""How similar gradients are that lie some steps apart on a line.
+
+    .. math:: R(k) = \frac{\sum_t (g_t - \bar g)^\top (g_{t+k} - \bar g) / (T - k)}
+                          {\sum_t \lVert g_t - \bar g \rVert^2 / T}
+
+    White noise has 0 beyond lag 0, a function that hardly bends a value near 1.
+
+    Arguments:
+        gradients: :math:`(T, D)`, in the order of the line.
+        lags: The distances :math:`k`.
+
+    Example:
+        >>> wave = torch.sin(torch.arange(200.0) / 20)[:, None]
+        >>> noise = torch.randn(200, 50, generator=torch.Generator().manual_seed(0))
+        >>> [f"{float(autocorrelation(x, [1]).abs()):.1f}" for x in (wave, noise)]
+        ['1.0', '0.0']
+    """
+    centred = gradients.double() - gradients.double().mean(0)
+    power = centred.square().sum(1).mean()
+    similar = [(centred[: len(centred) - k] * centred[k:]).sum(1).mean() for k in lags]
+    return torch.stack(similar) / power
+
+
+def gradient_correlation(
+    network: nn.Module, images: Tensor, lags: Sequence[int], points: int = 64, seed: int = 0
+) -> Tensor:
+    """The autocorrelation of input gradients along a line between two images.
+
+    Arguments:
+        network: Of any kind; its batch normalisation is calibrated on the images.
+        images: At least two; the line goes from the first to the second.
+        lags: In steps along the line.
+        points: Steps of the line, and one.
+        seed: Of the combination of logits that is differentiated.
+    """
+    ready = calibrated(network, images)
+    path = line(images[0], images[1], points)
+    with torch.no_grad():
+        classes = ready(path[:2]).shape[1]
+    draw = torch.Generator().manual_seed(seed)
+    direction = torch.randn(classes, generator=draw).to(path)
+    return autocorrelation(input_gradients(ready, path, direction), lags)
+
+
+def rounding_error(network: nn.Module, images: Tensor, labels: Tensor) -> float:
+    r"""How far the parameters' gradient in float32 is from the one in float64, relative to it.
+
+    .. math:: \lVert g_{32} - g_{64} \rVert / \lVert g_{64} \rVert
+    """
+    single, double = copy.deepcopy(network).float(), copy.deepcopy(network).double()
+    gradients = []
+    for model, x in ((single, images.float()), (double, images.double())):
+        loss = F.cross_entropy(model(x), labels)
+        found = torch.autograd.grad(loss, list(model.parameters()))
+        gradients.append(torch.cat([gradient.double().flatten() for gradient in found]))
+    return float((gradients[0] - gradients[1]).norm() / gradients[1].norm())

@@ -1,0 +1,135 @@
+"""The paper's tables, ours beside the paper's, from the results of `sortnet reproduce`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from sortnet.experiments import results
+from sortnet.experiments.statistics import Summary, paired, summary
+
+Cell = Mapping[str, Any]
+
+
+def markdown(stored: results.Stored) -> str:
+    """An experiment as Markdown: the table, the comparisons by seed, and what was changed.
+
+    Arguments:
+        stored: As `sortnet.experiments.results.collect` gave it.
+    """
+    heading, rows = table(stored)
+    lines = [f"### {stored['title']}", "", _line(heading), _line(["---"] * len(heading))]
+    lines += [_line(row) for row in rows]
+    if compared := comparisons(stored):
+        lines += ["", _line(COMPARED), _line(["---"] * len(COMPARED))]
+        lines += [_line(row) for row in compared]
+    return "\n".join([*lines, "", *remarks(stored)]) + "\n"
+
+
+def table(stored: results.Stored) -> tuple[list[str], list[list[str]]]:
+    """Heading and rows: in each cell ours, as mean and deviation over seeds, and the paper's."""
+    rows = list(dict.fromkeys(cell["row"] for cell in stored["cells"]))
+    columns = list(dict.fromkeys(cell["column"] for cell in stored["cells"]))
+    cells = {(cell["row"], cell["column"]): cell for cell in stored["cells"]}
+    heading = [""]
+    for column in columns:
+        heading += [column, "paper"]
+    lines = []
+    for row in rows:
+        line = [row]
+        for column in columns:
+            cell = cells.get((row, column))
+            line += ["", ""] if cell is None else [_ours(stored, cell), _printed(cell)]
+        lines.append(line)
+    return heading, lines
+
+
+def _ours(stored: results.Stored, cell: Cell) -> str:
+    found = results.values(stored, cell)
+    if not found:
+        return "not run"
+    return _figure(summary(list(found.values())))
+
+
+def _figure(found: Summary) -> str:
+    """The mean and deviation; a dash for what did not converge, as in the paper."""
+    if found.mean is None:
+        return "\N{EN DASH}"
+    text = f"{found.mean:.2f}"
+    if found.deviation is not None:
+        text += f" ± {found.deviation:.2f}"
+    if found.diverged:
+        text += f" ({found.diverged} of {found.runs + found.diverged} did not converge)"
+    return text
+
+
+def _printed(cell: Cell) -> str:
+    if cell["dash"]:
+        return "\N{EN DASH}"
+    return "" if cell["paper"] is None else f"{cell['paper']:.2f}"
+
+
+COMPARED = ["on the same seeds", "", "difference [95 %]", "p", "seeds", "paper"]
+
+
+def comparisons(stored: results.Stored) -> list[list[str]]:
+    """Each row that has a baseline, less that baseline, seed by seed."""
+    cells = {(cell["row"], cell["column"]): cell for cell in stored["cells"]}
+    lines = []
+    for cell in stored["cells"]:
+        base = cells.get((cell["baseline"], cell["column"]))
+        if base is None:
+            continue
+        found = paired(results.values(stored, cell), results.values(stored, base))
+        if found is None:
+            continue
+        known = cell["paper"] is not None and base["paper"] is not None
+        lines.append(
+            [
+                f"{cell['row']} \N{MINUS SIGN} {base['row']}",
+                cell["column"],
+                f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}]",
+                f"{found.p:.2g}",
+                str(found.pairs),
+                f"{cell['paper'] - base['paper']:+.2f}" if known else "",
+            ]
+        )
+    return lines
+
+
+def remarks(stored: results.Stored) -> list[str]:
+    """What a reader has to know: the size, what differs from the paper, where it was run."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in stored["cells"]:
+        groups.setdefault(", ".join(cell["changed"]) or "as in the paper", []).append(cell)
+    lines = [f"Size {stored['size']}: {stored['about']}."]
+    lines += [f"- {_names(stored, cells)}: {text}." for text, cells in groups.items()]
+    carried = dict.fromkeys(
+        e["transfer"]["data"] for e in stored["runs"].values() if e["transfer"]
+    )
+    if carried and any(cell["metric"].endswith("-accuracy") for cell in stored["cells"]):
+        lines.append(f"- Features carried over to {', '.join(carried)}.")
+    if machines := dict.fromkeys(_machine(entry) for entry in stored["runs"].values()):
+        lines.append(f"- Trained on {'; '.join(machines)}.")
+    seeds = [len(found) for cell in stored["cells"] if (found := results.values(stored, cell))]
+    if seeds:
+        few, most = min(seeds), max(seeds)
+        lines.append(f"- Seeds in a cell: {few if few == most else f'{few} to {most}'}.")
+    return lines
+
+
+def _names(stored: results.Stored, cells: list[Cell]) -> str:
+    """Some cells by the columns or rows that they make up, or else one by one."""
+    for heading in ("column", "row"):
+        names = dict.fromkeys(cell[heading] for cell in cells)
+        if sum(cell[heading] in names for cell in stored["cells"]) == len(cells):
+            return ", ".join(names)
+    return ", ".join(f"{cell['row']} on {cell['column']}" for cell in cells)
+
+
+def _machine(entry: Mapping[str, Any]) -> str:
+    machine = entry["machine"]
+    gpu = "" if machine["gpu"] == "none" else f", {machine['gpu']}"
+    return f"{machine['processor']}{gpu}, threads: {machine['threads']}, torch {machine['torch']}"
+
+
+def _line(cells: list[str]) -> str:
+    return "| " + " | ".join(cells) + " |"

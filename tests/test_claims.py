@@ -1,0 +1,197 @@
+"""Every claim has a check; checks can fail; verdicts follow the results and nothing else."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sortnet import measure, paper
+from sortnet.experiments import claims
+from sortnet.experiments.checks import CHECKS, Context, curves, operation
+from sortnet.experiments.checks.accuracy import CHECKS as ACCURACY
+from sortnet.experiments.results import Stored
+from sortnet.experiments.tables import EXPERIMENTS
+from sortnet.experiments.worker import LAYERS
+from sortnet.fusion import Fusion, fuse
+
+Value = Callable[[str, str, int], float | None]
+
+
+def stored(name: str, value: Value, size: str = "mini", seeds: int = 3) -> Stored:
+    """Results of an experiment as `value` of row, column and seed has them; None: diverged."""
+    cells: list[dict[str, Any]] = []
+    runs: dict[str, Any] = {}
+    for cell in EXPERIMENTS[name].cells:
+        ids = {str(seed): f"{cell.row}/{cell.column}/{seed}" for seed in range(seeds)}
+        cells.append({"row": cell.row, "column": cell.column, "metric": cell.metric})
+        cells[-1] |= {"runs": ids, "changed": ["0.1 of the schedule"]}
+        for seed, key in ids.items():
+            error = value(cell.row, cell.column, int(seed))
+            runs[key] = {
+                "ended": "diverged" if error is None else "finished",
+                "test": {} if error is None else {"error": error, "error5": error},
+                "transfer": error and {"accuracy": dict.fromkeys(LAYERS, error)},
+                "data": {"classes": list(range(10))},
+            }
+    return {"experiment": name, "size": size, "cells": cells, "runs": runs}
+
+
+def verdict(name: str, *results: Stored) -> str:
+    return CHECKS[name](Context("smoke", results=results)).verdict
+
+
+def better(row: str, column: str, seed: int) -> float | None:
+    """The product lowers the error, and alone does not converge; with noise from seed to seed."""
+    if row == "product":
+        return None
+    second = "SORT" in row or "product" in row
+    plain = row in ("LeNet", "BigNet", "AlexNet")
+    return 20 + 3 * plain - 2 * second + 0.1 * seed + 0.05 * ((7 * seed) % 3) * second
+
+
+def worse(row: str, column: str, seed: int) -> float | None:
+    return 20 + 2 * ("SORT" in row or "product" in row) + 0.1 * seed * len(row) % 0.3
+
+
+def noisy(row: str, column: str, seed: int) -> float | None:
+    return 20.0 + (seed - 1) * (3 if "SORT" in row or "product" in row else -3)
+
+
+def test_every_claim_has_a_check() -> None:
+    assert set(CHECKS) == {claim.name for claim in paper.CLAIMS}
+
+
+@pytest.mark.parametrize("name", operation.CHECKS)
+def test_the_operation_is_what_the_paper_says(name: str) -> None:
+    found = CHECKS[name](Context("smoke"))
+    assert found.verdict == "holds", found.figures
+
+
+@pytest.mark.parametrize("name", ["gradient", "consistent-responses"])
+def test_a_wrong_operation_is_found_out(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(a: Tensor, b: Tensor) -> Tensor:
+        return fuse(a, b, ("sum", "max"))
+
+    monkeypatch.setattr(operation, "PROD", wrong)
+    assert verdict(name) == "does not hold"
+
+
+@pytest.mark.parametrize("name", ["sum-plus-product", "max-plus-product", "sort-beats-sum"])
+def test_verdicts_follow_the_seeds(name: str) -> None:
+    table = "table2" if name == "sort-beats-sum" else "table1"
+    assert verdict(name, stored(table, better)) == "holds"
+    assert verdict(name, stored(table, worse)) == "does not hold"
+    assert verdict(name, stored(table, noisy)) == "not decided"
+    assert verdict(name, stored(table, better, seeds=1)) == "not decided"
+
+
+def test_product_alone() -> None:
+    name = "product-alone-diverges"
+    assert verdict(name, stored("table1", better)) == "holds"
+    assert verdict(name, stored("table1", worse)) == "does not hold"
+
+
+def test_transfer_is_better_when_higher() -> None:
+    assert verdict("features-transfer", stored("table4", better)) == "does not hold"
+    assert verdict("features-transfer", stored("table4", worse)) == "holds"
+
+
+@pytest.mark.parametrize("name", ACCURACY)
+def test_smoke_tests_decide_nothing(name: str) -> None:
+    results = [stored(table, better, "smoke") for table in EXPERIMENTS]
+    assert verdict(name, *results) == "not decided"
+
+
+def test_the_longest_results_count() -> None:
+    context = Context(
+        "smoke", results=[stored("table1", worse), stored("table1", better, "paper")]
+    )
+    found = CHECKS["sum-plus-product"](context)
+    assert found.verdict == "holds"
+    assert "size paper: 0.1 of the schedule" in found.figures
+
+
+def test_features_of_curves() -> None:
+    sections = [{"rate": 0.1, "steps": 4}, {"rate": 0.01, "steps": 2}]
+    train = {"step": [1, 2, 3, 4, 5, 6], "loss": [3, 1, 3, 1, 1, 0.5], "error": [9, 8, 7, 6, 5, 4]}
+    held = {"step": [3, 6], "loss": [1, 1], "error": [40, 20]}
+    entry = {
+        "run": {"recipe": {"sections": sections}},
+        "steps": 6,
+        "curve": {"train": train, "validation": held},
+    }
+    assert curves.roughness(entry) == 400  # 3 1 3 1: every change of the change is 4
+    assert curves.held_out(entry) == 30
+    assert curves.last_section(entry) == 20
+    assert curves.at_loss(entry, 1.0) == 40
+    assert curves.at_loss(entry, 0.6) == 20
+    assert curves.at_loss(entry, 0.1) is None
+
+
+def test_claims_are_walked_in_order_and_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = [paper.claim("gradient"), paper.claim("sum-plus-product")]
+    monkeypatch.setattr(paper, "CLAIMS", chosen)
+    shown: list[tuple[str, int, int]] = []
+    results = tmp_path / "results"
+    results.mkdir()
+    (results / "table1-mini.json").write_text(json.dumps(stored("table1", better)))
+    (results / "cost.json").write_text('{"machine": {}}')  # another kind of result
+    state = torch.get_rng_state()
+    found = list(claims.claims("smoke", show=lambda *s: shown.append(s), stored=results))
+    assert torch.equal(state, torch.get_rng_state())
+    assert [v.verdict for v in found] == ["holds", "holds"]
+    assert shown == [("gradient", 0, 2), ("sum-plus-product", 1, 2)]
+    claims.write(found, tmp_path / "new" / "claims.json")
+    (first, _) = json.loads((tmp_path / "new" / "claims.json").read_text())
+    assert set(first) == {"name", "place", "text", "verdict", "figures"}
+    assert first["text"] == chosen[0].statement
+
+
+def test_gradients_of_a_linear_network_are_its_weights() -> None:
+    linear = nn.Linear(12, 5)
+    network = nn.Sequential(nn.Flatten(), linear)
+    direction = torch.randn(5)
+    found = measure.input_gradients(network, torch.randn(4, 3, 2, 2), direction)
+    torch.testing.assert_close(found, (direction @ linear.weight).expand(4, -1))
+
+
+def test_autocorrelation_by_hand() -> None:
+    series = torch.tensor([[1.0, 0.0], [0.0, 2.0], [2.0, 1.0], [1.0, 1.0]])
+    centred = [(0.0, -1.0), (-1.0, 1.0), (1.0, 0.0), (0.0, 0.0)]
+    power = sum(a * a + b * b for a, b in centred) / 4
+    pairs = zip(centred, centred[2:], strict=False)
+    two = sum(a * c + b * d for (a, b), (c, d) in pairs) / 2
+    expected = torch.tensor([1.0, two / power], dtype=torch.float64)
+    torch.testing.assert_close(measure.autocorrelation(series, [0, 2]), expected)
+
+
+def test_calibration_leaves_the_network_as_it_was() -> None:
+    network = nn.Sequential(nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 2))
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    images = 5 + torch.randn(6, 3, 4, 4)
+    found = measure.gradient_correlation(network, images, [1], points=8)
+    assert found.shape == (1,)
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+
+
+def test_activity_by_hand() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fusion = Fusion("sum+prod")
+
+        def forward(self, x: Tensor) -> Tensor:
+            response: Tensor = self.fusion(x, torch.full_like(x, 2.0))
+            return response
+
+    network = Two()
+    (found,) = measure.activity(network, torch.tensor([[0.0, 1.0, 3.0, 0.0]]))
+    assert found.share == pytest.approx(8 / (8 + 12))  # products 0 2 6 0, sums 2 3 5 2
+    assert found.active == 0.5
+    assert not network.fusion._forward_hooks

@@ -1,0 +1,235 @@
+"""Experiments: every cell builds and learns, sweeps survive what happens to them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sortnet import paper, runs
+from sortnet.experiments import results, sweep
+from sortnet.experiments.sizes import SIZES, differences
+from sortnet.experiments.statistics import paired, summary
+from sortnet.experiments.tables import EXPERIMENTS, Cell, Experiment
+from sortnet.networks import NETWORKS, build
+from sortnet.recipes import LENET, Section
+from sortnet.report import tables
+from sortnet.runs import Run
+
+RUNS = {run.id: run for experiment in EXPERIMENTS.values() for run in experiment.runs}
+KINDS = {
+    (run.network, run.fusion, tuple(sorted(run.options.items()))): run
+    for first in RUNS.values()
+    for run in (first, SIZES["mini"].fit(first), SIZES["smoke"].fit(first))
+}
+
+
+def test_every_number_of_the_paper_has_its_cell() -> None:
+    """But for what it cites: those networks are others' to train."""
+    own = Counter(r.value for r in paper.RESULTS if r.network in NETWORKS)
+    cells = [EXPERIMENTS[f"table{i}"].cells for i in (1, 2, 3, 4)]
+    assert Counter(cell.paper for table in cells for cell in table) == own
+    assert sum(cell.dash for cell in EXPERIMENTS["table1"].cells) == 2
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_baselines_are_rows_of_the_same_column(name: str) -> None:
+    cells = EXPERIMENTS[name].cells
+    places = {(cell.row, cell.column) for cell in cells}
+    assert len(places) == len(cells)
+    assert all((c.baseline, c.column) in places for c in cells if c.baseline is not None)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: f"{kind[0]}-{kind[1]}-{len(kind[2])}")
+def test_every_cell_builds_and_takes_a_step(
+    kind: tuple[str, str, tuple[tuple[str, Any], ...]],
+) -> None:
+    run = KINDS[kind]
+    size = NETWORKS[run.network].size
+    with torch.device("meta"):  # shapes only: nothing is computed
+        network = build(run.network, 10, run.fusion, **run.options)
+        images = torch.empty(2, 3, size, size)
+        loss = F.cross_entropy(network(images), torch.zeros(2, dtype=torch.int64))
+        torch.autograd.backward(loss)
+    assert all(p.grad is not None and p.grad.shape == p.shape for p in network.parameters())
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_sizes_give_every_seed_a_directory_of_its_own(size: str) -> None:
+    for experiment in EXPERIMENTS.values():
+        plan = sweep.plan(experiment.name, size, seeds=2)
+        by_id = {run.id: run for run in plan.runs}
+        for cell in experiment.cells:
+            for seed in range(2):
+                fitted = SIZES[size].fit(cell.run, seed)
+                assert by_id[fitted.id] == fitted  # one id is one run
+    assert differences(SIZES["paper"].fit(cell.run), cell.run) == []
+
+
+def test_shards_are_parts() -> None:
+    every = sweep.plan("table2", "mini", 2).runs
+    parts = [sweep.plan("table2", "mini", 2, shard=f"{i}/5").runs for i in range(1, 6)]
+    assert sorted(run.id for part in parts for run in part) == sorted(run.id for run in every)
+    lines = sweep.commands("table2", "mini", 2, "data", "runs").splitlines()
+    assert len(lines) == len(every)
+    for line, run in list(zip(lines, every, strict=True))[::9]:
+        shard = line.partition("--shard ")[2].partition(" ")[0]
+        assert sweep.plan("table2", "mini", 2, shard=shard).runs == (run,)
+        assert line.endswith(run.id)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"name": "table5"}, "unknown experiment 'table5'; there are table1, "),
+        ({"size_": "huge"}, "unknown size 'huge'; there are smoke, mini, paper"),
+        ({"shard": "9/8"}, "shard '9/8' must be like 3/8"),
+        ({"shard": "x"}, "shard 'x' must be like 3/8"),
+        ({"seeds": 0}, "seeds is 0, but must be 1 or more"),
+        ({"processes": 0}, "processes is 0, but must be 1 or more"),
+    ],
+)
+def test_mistakes_are_one_line(arguments: dict[str, object], says: str) -> None:
+    with pytest.raises(ValueError, match=says) as error:
+        sweep.reproduce(**{"name": "table1", "size_": "smoke", **arguments})  # type: ignore[arg-type]
+    assert "\n" not in str(error.value)
+
+
+def test_an_experiment_that_learns_one_that_diverges_one_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short = replace(LENET, sections=(Section(1e-2, 80),), batch=16, clip=1.0)
+    wild = replace(short, sections=(Section(1e30, 80),), clip=None)
+    cells = (
+        Cell("calm", "digits", Run("lenet", short, validation=20, evaluations=2), 11.1),
+        Cell("wild", "digits", Run("lenet", wild, name="wild"), dash=True, baseline="calm"),
+    )
+    monkeypatch.setitem(EXPERIMENTS, "tiny", Experiment("tiny", "Tiny", cells))
+    shown: list[sweep.Progress] = []
+    found = sweep.reproduce("tiny", "paper", 1, "", tmp_path, 2, show=shown.append)
+    assert [run["ended"] for run in found["runs"].values()] == ["finished", "diverged"]
+    assert shown[-1].share == 1
+    assert shown[-1].ended == shown[-1].total == 2
+    assert all(a.share <= b.share for a, b in pairwise(shown))
+    assert any("wild" in (progress.news or "") for progress in shown)
+
+    kept = results.path("tiny", "paper", tmp_path / "results")
+    results.write(found, kept)
+    page = tables.markdown(results.read(kept))
+    test = runs.result(tmp_path / cells[0].run.id)
+    assert test is not None
+    assert f"| calm | {test.error:.2f} | 11.10 |" in page
+    assert "| wild | \N{EN DASH} | \N{EN DASH} |" in page
+
+    monkeypatch.setattr(subprocess, "Popen", None)  # what has ended is not trained again
+    assert sweep.reproduce("tiny", "paper", 1, "", tmp_path, 2) == found
+    monkeypatch.undo()
+
+    bad = (*cells, Cell("gone", "pets", Run("lenet", short, data="no/such/folder")))
+    monkeypatch.setitem(EXPERIMENTS, "tiny", Experiment("tiny", "Tiny", bad))
+    with pytest.raises(OSError, match=r"1 of 3 runs could not be trained, first folder/lenet"):
+        sweep.reproduce("tiny", "paper", 1, "", tmp_path, 1)
+
+
+SWEEP = """
+import sys
+from dataclasses import replace
+from sortnet.experiments import sweep
+from sortnet.experiments.tables import EXPERIMENTS, Cell, Experiment
+from sortnet.recipes import LENET, Section
+from sortnet.runs import Run
+long = replace(LENET, sections=(Section(1e-2, 100_000),), batch=4)
+EXPERIMENTS["long"] = Experiment("long", "Long", (Cell("a", "b", Run("lenet", long)),))
+try:
+    sweep.reproduce("long", "paper", 1, "", sys.argv[1], 1)
+except sweep.Stopped as error:
+    sys.exit(str(error))
+"""
+
+
+def until(condition: "object", seconds: float = 120.0) -> None:
+    assert callable(condition)
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)
+def test_a_sweep_that_is_stopped_leaves_saved_runs(tmp_path: Path, number: signal.Signals) -> None:
+    directory = tmp_path / "digits/lenet/seed0"
+    process = subprocess.Popen(
+        [sys.executable, "-c", SWEEP, str(tmp_path)], stderr=subprocess.PIPE, text=True
+    )
+    until(lambda: any(row["step"] >= 100 for row in runs.rows(directory)))
+    process.send_signal(number)
+    _, said = process.communicate(timeout=120)
+    if number == signal.SIGINT:
+        assert said == ("stopped with 0 of 1 runs ended; the same command goes on from there\n")
+    until(lambda: runs.events(directory)[-1]["event"] == "stop")
+    saved = runs.events(directory)[-1]["step"]
+    assert (directory / "checkpoints" / f"step-{saved:07d}").is_dir()
+    worker = int((directory / "lock").read_text())
+
+    def gone() -> bool:
+        try:
+            os.kill(worker, 0)
+        except ProcessLookupError:
+            return True
+        status = Path(f"/proc/{worker}/stat")  # one whose parent is gone may stay as a zombie
+        return status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+    until(gone)
+
+
+def test_learning_curves_are_thinned_to_means() -> None:
+    rows = [{"split": "train", "step": i, "loss": i / 7, "error": 100 / i} for i in range(1, 1001)]
+    rows += [{"split": "test", "step": 1000, "loss": 0, "error": 1}]
+    curve = results.thinned(rows)
+    assert list(curve) == ["train"]
+    assert curve["train"]["step"] == list(range(10, 1001, 10))
+    assert curve["train"]["error"][1] == pytest.approx(
+        sum(100 / i for i in range(11, 21)) / 10, rel=1e-4
+    )
+
+
+@given(
+    st.lists(st.tuples(st.floats(1, 90), st.floats(1, 90)), min_size=2, max_size=8).filter(
+        lambda pairs: len({round(a - b, 3) for a, b in pairs}) > 1
+    )
+)
+def test_paired_test_is_scipy_s(pairs: list[tuple[float, float]]) -> None:
+    from scipy.stats import ttest_rel
+
+    ours, base = ({i: pair[k] for i, pair in enumerate(pairs)} for k in (0, 1))
+    found = paired({**ours, 99: 1.0}, {**base, 98: None})
+    assert found is not None
+    known = ttest_rel(list(ours.values()), list(base.values()))
+    interval = known.confidence_interval(0.95)
+    assert found.p == pytest.approx(known.pvalue)
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    assert not (found.lower and found.higher)
+
+
+def test_one_seed_proves_nothing() -> None:
+    assert paired({0: 1.0, 1: None}, {0: 2.0, 1: 3.0}) is None
+    assert summary([]).mean is None
+    assert tables._figure(summary([5.0, 7.0, None])) == "6.00 ± 1.41 (1 of 3 did not converge)"
+
+
+def test_results_are_refused_if_they_are_none(tmp_path: Path) -> None:
+    (tmp_path / "cost.json").write_text(json.dumps({"machine": {}}))
+    with pytest.raises(ValueError, match=r"cost\.json does not hold results"):
+        results.read(tmp_path / "cost.json")

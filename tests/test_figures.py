@@ -1,0 +1,124 @@
+"""Figures are drawn from what they are about, as SVG and PNG, the same each time."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from sortnet.experiments.results import Stored
+from sortnet.experiments.tables import EXPERIMENTS
+from sortnet.fusion import Fusion
+from sortnet.report import figures, learning
+
+CORRELATION = {
+    "lags": [1, 2, 3],
+    "series": [
+        {"name": name, "fusion": fusion, "by_seed": [[0.9, 0.5, 0.1], [0.8, 0.4, 0.0]]}
+        for name in ("ResNet-20", "ResNet-56")
+        for fusion in ("sum", "sort")
+    ],
+}
+ACTIVITY = {
+    "about": "first weights",
+    "series": [
+        {"name": "LeNet*-SORT", "share": [0.1, 0.2, 0.15], "active": [0.3, 0.2, 0.4]},
+        {"name": "one block", "share": [0.1], "active": [0.3]},
+    ],
+}
+
+
+def curve(final: float, seed: int, steps: int) -> dict[str, Any]:
+    """Errors that fall towards `final`, in two sections, as a run of a seed would have them."""
+    at = [steps * (i + 1) // 40 for i in range(40)]
+    train = [final + 60 / (1 + i) + 3 * ((i + seed) % 3) * (i < 20) for i in range(40)]
+    held = [value + 2 for value in train[1::2]]
+    return {
+        "train": {"step": at, "error": train, "loss": [value / 30 for value in train]},
+        "validation": {"step": at[1::2], "error": held, "loss": held},
+    }
+
+
+def stored(name: str, seeds: int, steps: int) -> Stored:
+    """What `collect` would give for an experiment, with made-up runs: SORT is one better."""
+    runs: dict[str, Any] = {}
+    cells: list[dict[str, Any]] = []
+    for cell in EXPERIMENTS[name].cells:
+        ids = {str(seed): f"{cell.column}/{cell.row}/{seed}" for seed in range(seeds)}
+        cells.append(
+            {
+                "row": cell.row,
+                "column": cell.column,
+                "paper": cell.paper,
+                "dash": cell.dash,
+                "metric": cell.metric,
+                "baseline": cell.baseline,
+                "changed": [],
+                "runs": ids,
+            }
+        )
+        final = 10.0 - ("SORT" in cell.row)
+        for seed, key in ids.items():
+            runs[key] = {
+                "run": {
+                    "recipe": {"sections": [{"rate": r, "steps": steps // 2} for r in (1, 2)]}
+                },
+                "data": {"classes": list("0123456789")},
+                "ended": "finished",
+                "steps": steps,
+                "test": {"error": final + 0.1 * int(seed)},
+                "curve": curve(final, int(seed), steps),
+            }
+    about = {"experiment": name, "title": name, "size": "mini", "about": ""}
+    return {**about, "cells": cells, "runs": runs}
+
+
+DRAWINGS: dict[str, tuple[Callable[[Path], list[Path]], list[str]]] = {
+    "modules": (figures.modules, ["3 x 3 conv, 32", "3 x 3 conv, 16", "batch norm", "ReLU"]),
+    "surfaces": (figures.surfaces, ["1.5", "8"]),
+    "correlation": (
+        lambda path: figures.correlation(CORRELATION, path),
+        ["ResNet-20", "ResNet-56", "SORT", "layers"],
+    ),
+    "activity": (lambda path: figures.activity(ACTIVITY, path), ["LeNet*-SORT", "one block"]),
+    "curves": (
+        lambda path: learning.curves(stored("bilinear", 2, 6000), path),
+        ["BigNet*, error: sum 10.05, SORT 9.05", "steps (thousands)", "held-out images"],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DRAWINGS)
+def test_figures_are_drawn_twice_alike(name: str, tmp_path: Path) -> None:
+    draw, texts = DRAWINGS[name]
+    svg, png = draw(tmp_path / "new" / name)
+    assert (svg.suffix, png.suffix) == (".svg", ".png")
+    assert png.read_bytes().startswith(b"\x89PNG")
+    drawn = svg.read_text()
+    for text in texts:
+        assert text in drawn
+    (again, _) = draw(tmp_path / "again")
+    assert re.sub("again", name, again.read_text()) == drawn
+
+
+def test_drawing_leaves_matplotlib_as_it_was(tmp_path: Path) -> None:
+    import matplotlib as mpl
+
+    before = dict(mpl.rcParams)
+    figures.activity(ACTIVITY, tmp_path / "figure")
+    assert dict(mpl.rcParams) == before
+
+
+def test_blocks_are_labelled_by_what_they_are() -> None:
+    assert figures.label(nn.Conv2d(3, 8, 7)) == "7 x 7 conv, 8"
+    assert figures.formula(Fusion("max+prod"), "a", "b") == r"$\max(a, b) + a \odot b$"
+    root = figures.formula(Fusion("sort", block="residual"), "x", "f")
+    assert root == r"$x + f + \sqrt{\sigma(x) \odot \sigma(f) + \varepsilon}$"
+
+
+def test_curves_need_two_runs_to_compare(tmp_path: Path) -> None:
+    without = {**stored("figures", 1, 100), "runs": {}}
+    with pytest.raises(ValueError, match="figures-mini has no two runs to compare yet"):
+        learning.curves(without, tmp_path / "figure")
