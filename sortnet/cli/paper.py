@@ -3,7 +3,7 @@
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
@@ -66,6 +66,22 @@ def reproduce(
     if json is not None:
         results.write(stored, json)
     Console().print(Markdown(tables.markdown(stored)))
+    if experiment == "figures":
+        _draw(stored, out / "figures")
+
+
+def _draw(stored: dict[str, Any], folder: Path) -> None:
+    """Draw Figures 1 to 4, and what the paper says of gradients and has no figure for."""
+    from sortnet.experiments.figures import activity, correlation
+    from sortnet.report import figures, learning
+
+    tune()
+    drawn = [*figures.modules(folder / "modules"), *figures.surfaces(folder / "surfaces")]
+    drawn += learning.curves(stored, folder / "curves")
+    drawn += figures.correlation(correlation(), folder / "correlation")
+    drawn += figures.activity(activity(), folder / "activity")
+    for path in drawn:
+        print(path)
 
 
 def claims(

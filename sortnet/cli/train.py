@@ -221,20 +221,18 @@ def doctor(run: Directory, /) -> None:
         print(line)
 
 
-def demo(out: Path = Path("runs/demo"), figure: Path | None = None) -> None:
+def demo(out: Path = Path("runs/demo")) -> None:
     """Train LeNet, LeNet* and LeNet*-SORT on scikit-learn's digits, and compare them.
 
     Args:
         out: The directory of the runs; a second demo finds them there.
-        figure: Where to draw the learning curves; curves.png beside the runs without it.
     """
     from rich.console import Console
     from rich.table import Table
 
     from sortnet import measure, runs
     from sortnet.experiments.demo import RUNS
-    from sortnet.report import page
-    from sortnet.report.drawing import draw
+    from sortnet.report import learning, page
 
     tune()
     table = Table("network", "parameters", "test error", "seconds a step", box=None)
@@ -247,8 +245,7 @@ def demo(out: Path = Path("runs/demo"), figure: Path | None = None) -> None:
         pace = f"{result.seconds / result.steps:.3f}"
         table.add_row(run.title, f"{parameters:,}", f"{result.error:.2f} %", pace)
     Console().print(table)
-    picture = figure or out / "curves.png"
-    draw([result.directory for result in results], picture)
+    _, picture = learning.together([result.directory for result in results], out / "curves")
     page.write([out], out / "report.html")
     print(f"one seed and {RUNS[0].recipe.steps} steps each, which shows that they train, and not")
     print(f"which is better; curves: {picture}, everything: {out / 'report.html'}")

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from sortnet.report.style import OTHERS, styled
+
 Row = list[str]
 UNCOMPILED = "SORT, not compiled"
 
@@ -116,6 +118,7 @@ def _line(cells: Row) -> str:
     return "| " + " | ".join(cells) + " |"
 
 
+@styled
 def figure(result: dict[str, Any], path: Path) -> None:
     """Draw the ratios of a training step's time and of its saved bytes, network by network."""
     import matplotlib as mpl
@@ -135,7 +138,7 @@ def figure(result: dict[str, Any], path: Path) -> None:
         for m in (m for m in steps if (m["against"], m["mode"]) == kind):
             y = names.index(m["name"]) + 0.18 * (i - (len(kinds) - 1) / 2)
             t = m["time"]
-            style = {"color": f"C{i}", "marker": "osD^"[i % 4], "markersize": 5}
+            style = {"color": OTHERS[i], "marker": "osD^"[i % 4], "markersize": 5}
             spread = [[t["median"] - t["low"]], [t["high"] - t["median"]]]
             axes[0].errorbar(t["median"], y, xerr=spread, capsize=2, **style)
             axes[1].plot(m["saved"][1] / m["saved"][0], y, **style)
@@ -149,7 +152,7 @@ def figure(result: dict[str, Any], path: Path) -> None:
     axes[0].invert_yaxis()
     handles = [
         Line2D(
-            [], [], color=f"C{i}", marker="osD^"[i % 4], linestyle="", label=f"{against}, {mode}"
+            [], [], color=OTHERS[i], marker="osD^"[i % 4], linestyle="", label=f"{against}, {mode}"
         )
         for i, (against, mode) in enumerate(kinds)
     ]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sortnet.report import any_model, cost
+from sortnet.report import any_model, cost, figures
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
@@ -35,6 +35,7 @@ def main() -> None:
         page, text = generated(name)
         page.write_text(text)
     cost.figure(json.loads((ROOT / "results/cost.json").read_text()), ROOT / "docs/cost.svg")
+    figures.modules(ROOT / "docs/modules")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,13 @@
-"""Figures 3 and 4: learning curves, with and without SORT, mean and band over seeds."""
+"""Learning curves: of some runs, and Figures 3 and 4, mean and band over seeds."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sortnet import runs
 from sortnet.experiments import results
 from sortnet.experiments.statistics import summary
-from sortnet.report.style import COLOURS, GREY, canvas, save, styled
+from sortnet.report.style import COLOURS, GREY, OTHERS, canvas, save, styled
 
 COLUMNS = 3
 ZOOM = 0.6
@@ -15,6 +16,29 @@ INSET = 0.44
 """Where it begins, from below."""
 
 Cell = Mapping[str, Any]
+
+
+@styled
+def together(directories: Sequence[str | Path], path: Path) -> list[Path]:
+    """Draw the errors of a few runs against their steps: training dashed, validation solid.
+
+    Arguments:
+        directories: Of the runs.
+        path: Where to draw.
+    """
+    figure, axes = canvas(1, 1, 6.4, 3.8)
+    axis = axes[0, 0]
+    for colour, directory in zip(OTHERS, directories, strict=False):
+        rows, title = runs.rows(directory), runs.read(directory).title
+        for split, style in (("train", "--"), ("validation", "-")):
+            points = [(row["step"], row["error"]) for row in rows if row["split"] == split]
+            if points:
+                axis.plot(
+                    *zip(*points, strict=True), style, color=colour, label=f"{title}, {split}"
+                )
+    axis.set(xlabel="step", ylabel="error (%)", ylim=(0, None))
+    axis.legend()
+    return save(figure, path)
 
 
 @styled
