@@ -16,7 +16,7 @@ demo: $(STAMP)
 	$(BIN)/sortnet demo
 
 test: lint
-	$(BIN)/pytest --numprocesses auto
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

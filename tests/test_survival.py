@@ -16,7 +16,7 @@ from sortnet import runs
 from sortnet.training import checkpoint
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["survivors", "sklearn.datasets"])
+CONTEXT.set_forkserver_preload(["sortnet.runs", "sklearn.datasets"])  # once, not in each life
 
 
 def outcome(directory: Path) -> dict[str, bytes]:
