@@ -8,6 +8,7 @@ import pytest
 
 import sortnet
 from sortnet.cli import COMMANDS, main
+from sortnet.runs import first_weights
 
 
 def run(*arguments: str, imports: bool = False) -> subprocess.CompletedProcess[str]:
@@ -99,6 +100,20 @@ def test_a_closed_pipe_is_no_error() -> None:
     result = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert "network" in result.stdout
     assert result.stderr == ""
+
+
+def test_sortify_shows_places_and_writes_weights(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["sortify", "sortnet:resnet20", "--dry-run"]) == 0
+    assert capsys.readouterr().out.endswith("9 places\n")
+    output = tmp_path / "start.safetensors"
+    where = ["--where", "layer3.*", "-o", str(output)]
+    assert main(["sortify", "sortnet:resnet20", *where]) == 0
+    assert "in 3 of 9 places" in capsys.readouterr().out
+    assert first_weights(str(output)).keys() == sortnet.build("resnet20").state_dict().keys()
+    assert main(["sortify", "sortnet:resnet20", "--where", "layer9.*"]) == 2
+    assert "layer1.0" in capsys.readouterr().err
 
 
 def test_readme_shows_what_info_prints() -> None:

@@ -32,7 +32,7 @@ def _measured(networks: tuple[str, ...], rounds: int) -> list[Measurement]:
 def measured(context: Context) -> list[Measurement]:
     """SORT beside the sum, in a chain and in a residual network, or in all of them."""
     names = ("lenet", "resnet20") if context.brief else tuple(CASES)
-    return _measured(names, 9 if context.brief else 31)
+    return _measured(names, 41 if context.brief else 31)
 
 
 def extra_time(context: Context) -> Finding:
