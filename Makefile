@@ -28,6 +28,7 @@ bench: $(STAMP)
 
 models: $(STAMP)
 	$(BIN)/python -m sortnet.experiments.models
+	$(BIN)/python -m sortnet.experiments.scale
 
 docs: $(STAMP)
 	$(BIN)/python -m sortnet.report.docs

@@ -14,11 +14,14 @@ def test_pages_are_up_to_date(name: str) -> None:
     assert page.read_text() == text, "run `make docs`"
 
 
-def test_code_in_the_readme_runs() -> None:
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+@pytest.mark.parametrize("page", ["README.md", "docs/op.md", "docs/any-model.md"])
+def test_code_in_the_docs_runs(page: str) -> None:
+    """All of a page's code, in a row."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert blocks
+    names: dict[str, object] = {}
     for block in blocks:
-        exec(block, {})
+        exec(block, names)
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,9 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sortnet import paper, runs
+from sortnet import measure, paper, runs
 from sortnet.experiments import results, sweep
+from sortnet.experiments.scale import demand
 from sortnet.experiments.sizes import SIZES, differences
 from sortnet.experiments.statistics import paired, summary
 from sortnet.experiments.tables import EXPERIMENTS, Cell, Experiment
@@ -233,3 +234,16 @@ def test_results_are_refused_if_they_are_none(tmp_path: Path) -> None:
     (tmp_path / "cost.json").write_text(json.dumps({"machine": {}}))
     with pytest.raises(ValueError, match=r"cost\.json does not hold results"):
         results.read(tmp_path / "cost.json")
+
+
+def test_the_demands_of_imagenet_are_those_of_the_published_networks() -> None:
+    """ResNet-18: 11.7 million parameters and 1.8 billion multiply-adds, as its papers say."""
+    found = demand("resnet18")
+    assert (found.parameters, found.batch, found.steps) == (11_689_512, 256, 600_000)
+    assert found.work == pytest.approx(1.81e9, rel=0.01)
+    plain = build("resnet18")
+    images = (torch.zeros(n, 3, 224, 224) for n in (8, 16))
+    few, many = (measure.saved_bytes(plain, batch) for batch in images)
+    assert found.kept == (many - few) // 8  # SORT keeps no more than the sum
+    assert found.exchanged(1) == 0
+    assert found.memory(8) == 12 * found.parameters + 32 * found.kept

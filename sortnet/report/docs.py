@@ -6,12 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sortnet.report import any_model, cost, figures
+from sortnet.report import any_model, cost, figures, scale
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "cost": ("docs/cost.md", "results/cost.json", cost.markdown),
     "models": ("docs/any-model.md", "results/models.json", any_model.markdown),
+    "scale": ("docs/scale.md", "results/scale.json", scale.markdown),
     "summary": ("README.md", "results/cost.json", cost.summary),
 }
 """By name: the page, the results, and what makes the one's part of the other."""
