@@ -28,10 +28,13 @@ def write(path: Path, content: bytes | str) -> None:
 
 def write_through(path: Path, content: bytes | str) -> None:
     """Write a file and wait until it is on the disk."""
-    with path.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
+    try:
+        with path.open("wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:  # a full disk does not say which file it was
+        raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def write_json(path: Path, value: object) -> None:

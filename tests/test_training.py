@@ -239,6 +239,23 @@ def test_a_changed_environment_is_named(
     assert second.state.step == 1
 
 
+def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path: Path) -> None:
+    first = trainer(tmp_path)
+    for batch, _ in zip(first._stream(), range(2), strict=False):
+        first.step(batch)
+        first.save()
+    file = tmp_path / "checkpoints" / "step-0000002" / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    log = Log()
+    second = trainer(tmp_path, watchers=[log])
+    second.resume()
+    assert second.state.step == 1
+    assert "step-0000002/model.safetensors" in log.notes[0]
+    assert "damaged" in [event["event"] for event in runs.events(tmp_path)]
+
+
 def test_world_of_one_needs_nobody() -> None:
     assert World().any(True, False) == (True, False)
     assert World().gather([1.0]) == [[1.0]]
