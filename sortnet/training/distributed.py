@@ -4,11 +4,18 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+
+PATIENCE = timedelta(minutes=4)
+"""How long processes wait for each other before they fail, and torchrun starts them again.
+
+Gloo has been seen to wait for ever when processes were started again after one was killed.
+"""
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ def joined() -> Iterator[World]:
     gpu = torch.cuda.is_available()
     if gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("nccl" if gpu else "gloo")
+    dist.init_process_group("nccl" if gpu else "gloo", timeout=PATIENCE)
     try:
         yield World(dist.get_rank(), dist.get_world_size())
     finally:
