@@ -336,6 +336,8 @@ class Trainer:
             return
         self._compare(found)
         self.restore(found)
+        if self.world.writes and not damaged:  # what a process left that was killed while pruning
+            checkpoint.prune(self.checkpoints, self.habits.keep, self.state.best_step)
         self.event("resume", **_where())
         self._tell("note", f"resuming {self.directory} at step {self.state.step}")
 
