@@ -218,6 +218,7 @@ def test_a_changed_model_is_copied_compiled_and_exported() -> None:
     images = torch.randn(2, 3, 32, 32)
     expected = net(images)
     assert torch.equal(copy.deepcopy(net)(images), expected)
+    # Its own bytes, as processes hand models to each other; nothing is read from disk.
     assert torch.equal(pickle.loads(pickle.dumps(net))(images), expected)
     program = torch.export.export(net, (images,))
     torch.testing.assert_close(program.module()(images), expected)

@@ -160,27 +160,27 @@ def test_a_run_learns_and_is_tested_once(tmp_path: Path) -> None:
     assert len(log.rows) == len(rows)
 
 
-def poison(network: nn.Module, step: int) -> None:
-    """Let a weight become infinite in the middle of training."""
-    calls = [0]
-
-    def hook(module: nn.Module, _inputs: object) -> None:
-        calls[0] += module.training
-        if calls[0] == step + 1:
-            module.get_parameter("weight").data[0] = float("inf")
-
-    network.get_submodule("conv2").register_forward_pre_hook(hook)
-
-
-def test_a_fault_is_named_and_never_saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a weight become infinite in the sixth step of every run."""
     build = Run.build
 
-    def poisoned(run: Run, dataset: data.Dataset) -> Any:  # noqa: ANN401
-        network = build(run, dataset)
-        poison(network, 5)
+    def poison(run: Run, dataset: data.Dataset) -> Any:  # noqa: ANN401
+        network, calls = build(run, dataset), [0]
+
+        def hook(module: nn.Module, _inputs: object) -> None:
+            calls[0] += module.training
+            if calls[0] == 6:
+                module.get_parameter("weight").data[0] = float("inf")
+
+        network.get_submodule("conv2").register_forward_pre_hook(hook)
         return network
 
-    monkeypatch.setattr(Run, "build", poisoned)
+    monkeypatch.setattr(Run, "build", poison)
+
+
+@pytest.mark.usefixtures("poisoned")
+def test_a_fault_is_named_and_never_saved(tmp_path: Path) -> None:
     habits = Habits(save_every=2)
     with pytest.raises(Diverged, match="step 5 is not finite, first in the response of conv2"):
         train(RUN, tmp_path, habits=habits)
@@ -194,15 +194,8 @@ def test_a_fault_is_named_and_never_saved(tmp_path: Path, monkeypatch: pytest.Mo
     assert math.isnan(ended.error)
 
 
-def test_a_fault_can_be_rolled_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build = Run.build
-
-    def poisoned(run: Run, dataset: data.Dataset) -> Any:  # noqa: ANN401
-        network = build(run, dataset)
-        poison(network, 5)
-        return network
-
-    monkeypatch.setattr(Run, "build", poisoned)
+@pytest.mark.usefixtures("poisoned")
+def test_a_fault_can_be_rolled_back(tmp_path: Path) -> None:
     log = Log()
     result = train(RUN, tmp_path, habits=Habits(save_every=2, rollback=True), watchers=[log])
     assert result.ended == "finished"
