@@ -72,7 +72,7 @@ def test_twenty_kills_leave_no_trace(tmp_path: Path) -> None:
 
 def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run"]
-    command += ["--nproc-per-node=2", "--max-restarts=2", "--standalone"]
+    command += ["--nproc-per-node=2", "--max-restarts=1", "--standalone"]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "SORTNET_KERNELS": "eager"}
     return subprocess.run(
         [*command, *arguments], capture_output=True, text=True, check=False, env=environment

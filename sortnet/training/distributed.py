@@ -12,10 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 PATIENCE = timedelta(minutes=4)
-"""How long processes wait for each other before they fail, and torchrun starts them again.
-
-Gloo has been seen to wait for ever when processes were started again after one was killed.
-"""
+"""How long processes wait for each other before they fail, and torchrun starts them again."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +82,13 @@ def joined() -> Iterator[World]:
     gpu = torch.cuda.is_available()
     if gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
-    dist.init_process_group("nccl" if gpu else "gloo", timeout=PATIENCE)
+    # Processes that torchrun starts again meet at the same store as the first ones did; under a
+    # name of their own they do not read the addresses of processes that are gone.
+    store, rank, size = next(dist.rendezvous("env://", timeout=PATIENCE))
+    life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"life{life}", store)
+    backend = "nccl" if gpu else "gloo"
+    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
         yield World(dist.get_rank(), dist.get_world_size())
     finally:
