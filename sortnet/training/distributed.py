@@ -9,6 +9,8 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 PATIENCE = timedelta(minutes=4)
@@ -84,9 +86,9 @@ def joined() -> Iterator[World]:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     # Processes that torchrun starts again meet at the same store as the first ones did; under a
     # name of their own they do not read the addresses of processes that are gone.
-    store, rank, size = next(dist.rendezvous("env://", timeout=PATIENCE))
+    store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
     life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = dist.PrefixStore(f"life{life}", store)
+    store = PrefixStore(f"life{life}", store)
     backend = "nccl" if gpu else "gloo"
     dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     try:
