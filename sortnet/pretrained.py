@@ -4,6 +4,8 @@
 
     config.json         the network, its classes, how images are prepared, how it was trained
     model.safetensors   its weights, whose SHA-256 is in config.json
+
+Some such directories come with the package, and are called by their names: `names`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +23,8 @@ from sortnet import files
 from sortnet.networks import Network, build, display
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+HOME = Path(__file__).with_name("weights")
+"""The networks that come with the package."""
 
 
 @dataclass(frozen=True)
@@ -98,6 +102,17 @@ def save(network: torch.nn.Module, config: Config, directory: str | Path) -> Pat
     return directory
 
 
+def names() -> list[str]:
+    """The networks that come with the package."""
+    return sorted(path.parent.name for path in HOME.glob(f"*/{CONFIG}"))
+
+
+def place(source: str | Path) -> Path:
+    """A directory, or that of a network which comes with the package, by its name."""
+    own = HOME / source
+    return own if str(source) in names() and not Path(source).exists() else Path(source)
+
+
 def read_config(directory: Path) -> Config:
     """Read what a directory's network is."""
     config = files.read_json(directory / CONFIG)
@@ -115,11 +130,12 @@ def load(directory: str | Path) -> tuple[Network, Config]:
     """Build a directory's network and give it its weights, in evaluation mode.
 
     Arguments:
-        directory: Written by `save`, or by a run that has finished.
+        directory: Written by `save`, or by a run that has finished, or a name out of `names`.
     """
-    directory = Path(directory)
+    directory = place(directory)
     if not (directory / CONFIG).is_file():
-        raise ValueError(f"{directory} holds no network: there is no {CONFIG}")
+        known = f"; by name there are {', '.join(names())}" if names() else ""
+        raise ValueError(f"{directory} holds no network: there is no {CONFIG}{known}")
     config = read_config(directory)
     expected = files.read_json(directory / CONFIG).get("sha256")
     content = (directory / WEIGHTS).read_bytes()

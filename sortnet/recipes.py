@@ -119,6 +119,10 @@ RESNET = Recipe(
     decay=1e-4,
 )
 
+WARM = replace(  # SORT's first steps at 0.1 would blow up the weights: docs/results.md
+    RESNET, name="warm", warm_up=400
+)
+
 XU = replace(  # the implementation that the paper most likely follows
     RESNET, name="xu", decay=1e-3, norm_decay=5e-4, pad=2, jitter=True
 )
@@ -148,7 +152,7 @@ IMAGENET_RESNET = Recipe(
 
 RECIPES = {
     recipe.name: recipe
-    for recipe in (LENET, BIGNET, RESNET, XU, WRN, ALEXNET, BVLC, IMAGENET_RESNET)
+    for recipe in (LENET, BIGNET, RESNET, WARM, XU, WRN, ALEXNET, BVLC, IMAGENET_RESNET)
 }
 
 DEFAULTS = {

@@ -30,7 +30,7 @@ from sortnet import data, files, pretrained
 from sortnet.data import Dataset, Split
 from sortnet.data.seeds import chance
 from sortnet.networks import NETWORKS, Network, build, display
-from sortnet.recipes import Recipe, Section
+from sortnet.recipes import DEFAULTS, Recipe, Section
 from sortnet.training import checkpoint
 from sortnet.training.distributed import World, joined
 from sortnet.training.faults import Diverged
@@ -103,9 +103,11 @@ class Run:
             if value is not False and value is not None
         ]
         fusion = [] if self.fusion == "sum" else [self.fusion]
+        usual = DEFAULTS[self.network].name == self.recipe.name
+        recipe = [] if usual else [self.recipe.name]
         scale = [] if self.recipe.scale == 1 else [f"x{self.recipe.scale:g}"]
         name = [self.name] if self.name else []
-        parts = [self.network, *options, *fusion, *scale, *name]
+        parts = [self.network, *options, *fusion, *recipe, *scale, *name]
         return f"{Path(self.data).name}/{'-'.join(parts)}/seed{self.seed}"
 
     def as_json(self) -> dict[str, Any]:
@@ -416,9 +418,10 @@ def load(directory: str | Path) -> tuple[Network, pretrained.Config]:
     """The network of a directory: of a run, at its end or as far as it is, or a saved one.
 
     Arguments:
-        directory: Of a run, or written by `sortnet.pretrained.save`.
+        directory: Of a run, or written by `sortnet.pretrained.save`, or the name of a network that
+            comes with the package, such as ``resnet20-sort-cifar10``.
     """
-    directory = Path(directory)
+    directory = pretrained.place(directory)
     if (directory / pretrained.CONFIG).is_file() or not (directory / "run.json").is_file():
         return pretrained.load(directory)
     found, _ = checkpoint.latest(directory / "checkpoints")

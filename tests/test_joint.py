@@ -67,16 +67,31 @@ def inputs(batch: int = 3, last: bool = False, dtype: torch.dtype = torch.float6
     return [tensor.requires_grad_() for tensor in tensors]
 
 
+def fusion_of(terms: str, gated: bool, dtype: torch.dtype = torch.float64) -> Fusion:
+    """A fusion, if asked for with gates of either sign."""
+    if not gated:
+        return Fusion(terms)
+    fusion = Fusion(terms, gate="one", channels=6).to(dtype)
+    fusion.load_state_dict({"gate": torch.linspace(-1, 2, 6)})
+    return fusion
+
+
 def outcome(
-    mode: str, kind: str, terms: str, relu: bool, parts: Parts, tensors: list[Tensor]
+    mode: str,
+    kind: str,
+    terms: str,
+    relu: bool,
+    parts: Parts,
+    tensors: list[Tensor],
+    gated: bool = False,
 ) -> dict[str, Tensor]:
     """All that a training step leaves behind: response, statistics, gradients."""
-    parts = copy.deepcopy(parts)
+    parts, fusion = copy.deepcopy(parts), fusion_of(terms, gated, tensors[0].dtype)
     with kernels.using(mode):
         # raw responses are computed, as they are by a convolution, and may be changed in place
         branches = parts(kind, tensors[0] * 1, tensors[1] * 1, tensors[2])
-        y = join(Fusion(terms), *branches, relu=relu)
-        wanted = [*tensors, *parts.parameters()]
+        y = join(fusion, *branches, relu=relu)
+        wanted = [*tensors, *parts.parameters(), *fusion.parameters()]
         weight = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)
         found = torch.autograd.grad((y * weight).sum(), wanted, allow_unused=True)
     result = {f"gradient {i}": g for i, g in enumerate(found) if g is not None}
@@ -89,11 +104,12 @@ def assert_same(
     torch.testing.assert_close(first, second, rtol=rtol, atol=atol)
 
 
+@pytest.mark.parametrize("gated", [False, True])
 @pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize("terms", ["sum+root", "sum+prod", "max+root", "sum+max+square"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_joint_is_the_plain_composition(kind: str, terms: str, relu: bool) -> None:
-    arguments = (kind, terms, relu, Parts().double(), inputs())
+def test_joint_is_the_plain_composition(kind: str, terms: str, relu: bool, gated: bool) -> None:
+    arguments = (kind, terms, relu, Parts().double(), inputs(), gated)
     assert_same(outcome("eager", *arguments), outcome("plain", *arguments))
 
 
@@ -138,6 +154,17 @@ def test_gradients_of_gradients(kind: str) -> None:
         assert torch.autograd.gradgradcheck(function, inputs(2))
 
 
+def test_gradients_of_a_gates_gradient() -> None:
+    gate = torch.linspace(-1, 2, 6, dtype=torch.float64).requires_grad_()
+
+    def function(a: Tensor, b: Tensor, gate: Tensor) -> Tensor:
+        return joint.fused(a, b, ("sum", "root"), 0.1, True, gate)
+
+    with kernels.using("eager"):
+        assert torch.autograd.gradcheck(function, (*inputs(2)[:2], gate))
+        assert torch.autograd.gradgradcheck(function, (*inputs(2)[:2], gate))
+
+
 @pytest.fixture
 def _kernels_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "SMALLEST", {"batch": 0, "image": 0})
@@ -156,9 +183,9 @@ def _kernels_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
         ("convolved-solved", "sum+root"),
     ],
 )
-@pytest.mark.parametrize("last", [True, False])
-def test_kernels_compute_the_same(kind: str, terms: str, last: bool) -> None:
-    arguments = (kind, terms, True, Parts().double(), inputs(last=last))
+@pytest.mark.parametrize(("last", "gated"), [(True, False), (False, False), (True, True)])
+def test_kernels_compute_the_same(kind: str, terms: str, last: bool, gated: bool) -> None:
+    arguments = (kind, terms, True, Parts().double(), inputs(last=last), gated)
     found = outcome("auto", *arguments)
     made = [kernel for forms in kernels._kernels.values() for kernel in forms.values()]
     assert len(made) == 2  # one forward, one backward
@@ -352,7 +379,7 @@ def test_a_compiled_network_is_the_network_and_compiles_once() -> None:
     assert int(statistics["bn1.num_batches_tracked"]) == 3
 
 
-def test_hooks_gates_and_strangers_fall_back() -> None:
+def test_hooks_and_strangers_fall_back() -> None:
     """Whoever listens to the batch norm hears it; other norms and fusions are simply called."""
     network = build("resnet20", fusion="sort").double()
     images = torch.randn(2, 3, 32, 32, dtype=torch.float64)

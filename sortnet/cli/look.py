@@ -9,10 +9,11 @@ from sortnet.cli.flags import Chosen, tune
 
 
 def list_() -> None:
-    """List the networks, fusion terms and heads there are."""
+    """List the networks, fusion terms and heads there are, and the trained networks."""
     from rich.console import Console
     from rich.table import Table
 
+    from sortnet import pretrained
     from sortnet.fusion import TERMS
     from sortnet.heads import HEADS
     from sortnet.networks import NETWORKS
@@ -25,6 +26,7 @@ def list_() -> None:
     console.print(table)
     console.print(f"\nfusion  terms joined by +: {', '.join(TERMS)}; or sort, the paper's choice")
     console.print(f"head    {', '.join(HEADS)}; or the network's own")
+    console.print(f"trained {', '.join(pretrained.names())}")
 
 
 def info(choice: Chosen) -> None:

@@ -11,6 +11,9 @@ from sortnet.cli.flags import Chosen, Directory, Kept, Scheduled, tune
 if TYPE_CHECKING:
     from sortnet.training import Watcher
 
+SHIPPED = "resnet20-sort-cifar10"
+"""The network that comes with sortnet and is used where none is named."""
+
 
 def train(
     choice: Chosen,
@@ -99,7 +102,7 @@ def _watchers(directory: Path, tensorboard: bool) -> "list[Watcher]":
 
 
 def eval_(
-    run: Directory,
+    run: Directory = Path(SHIPPED),
     /,
     data: str | None = None,
     root: Path = Path("data"),
@@ -107,10 +110,12 @@ def eval_(
 ) -> None:
     """Measure the errors of a run's network.
 
-    $ sortnet eval runs/cifar10/resnet20-sort/seed0 --root data
+    $ sortnet eval resnet20-cifar10 --root data
+    $ sortnet eval runs/cifar10/resnet20-sort/seed0
 
     Args:
-        run: A run's directory, or one with a saved network.
+        run: A run's directory, or one with a saved network, or the name of a network that comes
+            with sortnet.
         data: On other data with the same classes.
         root: The directory of all data sets.
         split: Which images.
@@ -126,25 +131,31 @@ def eval_(
 
 
 def predict(
-    run: Directory,
-    images: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="IMAGE ...")],
+    images: Annotated[
+        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN] IMAGE ...")
+    ],
     /,
     top: int = 3,
 ) -> None:
     """Say what is in some pictures, with probabilities.
 
-    $ sortnet predict runs/cifar10/resnet20-sort/seed0 photo.jpg
+    $ sortnet predict photo.jpg
+    $ sortnet predict runs/cifar10/resnet20-sort/seed0 photo.jpg other.png
 
     Args:
-        run: A run's directory, or one with a saved network.
-        images: Ordinary image files.
+        images: Ordinary image files; before them, if it is not to be resnet20-sort-cifar10, a
+            run's directory, one with a saved network, or a name out of `sortnet list`.
         top: How many classes to name for each.
     """
     from sortnet import pretrained, runs
     from sortnet.data import read_image
 
+    run = Path(SHIPPED)
+    if images and (images[0].is_dir() or str(images[0]) in pretrained.names()):
+        run, *rest = images
+        images = tuple(rest)
     if not images:
-        raise ValueError("no image given; sortnet predict RUN IMAGE ...")
+        raise ValueError("no image given; sortnet predict [RUN] IMAGE ...")
     pictures = [read_image(path) for path in images]
     network, config = runs.load(run)
     for path, row in zip(images, pretrained.classify(network, config, pictures), strict=True):

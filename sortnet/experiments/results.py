@@ -130,7 +130,11 @@ def _value(entry: Mapping[str, Any], metric: str) -> float | None:
         return 20 * entry["seconds"] / entry["steps"] if entry["steps"] else None
     if metric.endswith("-accuracy") and entry["transfer"] is not None:
         return float(entry["transfer"]["accuracy"][metric.removesuffix("-accuracy")])
-    return float(entry["test"][metric]) if converged(entry) else None
+    if not converged(entry):
+        return None
+    if metric == "validation":
+        return float(entry["curve"]["validation"]["error"][-1])
+    return float(entry["test"][metric])
 
 
 def converged(entry: Mapping[str, Any]) -> bool:

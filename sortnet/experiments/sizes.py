@@ -73,7 +73,11 @@ def _mini(run: Run) -> Run:
     scale = MINI_SCALES.get(run.network, 0.01)
     options = {**run.options, **({"width": 2} if run.network == "wrn28" else {})}
     held = 1000 if run.data in ("cifar10", "cifar100") else 0
-    name = "" if run.name == "curves" else run.name
+    name = run.name
+    if name == "curves":  # the same run as the tables'
+        name = ""
+    elif run.validation:
+        held = run.validation
     recipe = run.recipe.scaled(scale)
     return replace(run, recipe=recipe, options=options, validation=held, name=name)
 

@@ -15,9 +15,9 @@ from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function
 
 from sortnet.fusion import joint, kernels
+from sortnet.fusion.formulas import shaped
 from sortnet.fusion.terms import (
     EPS,
-    FIRST_ORDER,
     SECOND_ORDER,
     narrow,
     sum_dtype,
@@ -78,22 +78,13 @@ def fuse(
         raise ValueError(f"the branches differ in shape, {shapes}; a fusion does not broadcast")
     if not (a.is_floating_point() and b.is_floating_point()):
         raise ValueError(f"branches must be floating point, not {a.dtype} and {b.dtype}")
-    if gate is not None:
-        return _gated(a, b, terms, eps, gate)
     if not set(terms) & set(SECOND_ORDER):
         return value(a, b, terms, eps)  # exactly the plain network's operations
     half = {a.dtype, b.dtype} & {torch.float16, torch.bfloat16}
     if differentiable_once() and (kernels.pay(a) or half):
-        return joint.fused(a, b, tuple(terms), eps, relu=False)
-    return narrow(value(widen(a), widen(b), terms, eps), sum_dtype(a, b))
-
-
-def _gated(a: Tensor, b: Tensor, terms: Sequence[str], eps: float, gate: Tensor) -> Tensor:
-    second = fuse(a, b, [term for term in terms if term in SECOND_ORDER], eps)
-    y = gate.view(-1, *[1] * (a.dim() - 2)) * second
-    if first := [term for term in terms if term in FIRST_ORDER]:
-        y = fuse(a, b, first, eps) + y
-    return y.to(sum_dtype(a, b))
+        return joint.fused(a, b, tuple(terms), eps, relu=False, gate=gate)
+    weight = None if gate is None else shaped(gate, a)
+    return narrow(value(widen(a), widen(b), terms, eps, weight), sum_dtype(a, b))
 
 
 def differentiable_once() -> bool:

@@ -88,24 +88,34 @@ class _Kind(NamedTuple):
 _PLAIN, _RECTIFIED, _SOLVED = _Kind("plain"), _Kind("rectified"), _Kind("solved")
 
 
-def fused(a: Branch, b: Branch, terms: tuple[str, ...], eps: float, relu: bool) -> Tensor:
+def fused(
+    a: Branch,
+    b: Branch,
+    terms: tuple[str, ...],
+    eps: float,
+    relu: bool,
+    gate: Tensor | None = None,
+) -> Tensor:
     """Fuse two branches, one of the terms being of second order.
 
     The caller has made sure that this can be done: shapes, dtypes, kinds of normalisation.
     """
-    left, a_tensors = _taken_apart(a, terms)
-    right, b_tensors = _taken_apart(b, terms)
-    dtype = sum_dtype(a_tensors[0], b_tensors[0])
-    options = Options(left.name, right.name, terms, eps, relu, dtype, (left.eps, right.eps))
+    # With a gate there may be two values of b for one of y.
+    solvable = terms == ("sum", "root") and gate is None
+    left, a_tensors = _taken_apart(a, solvable)
+    right, b_tensors = _taken_apart(b, solvable)
+    gates = () if gate is None else (gate,)
+    dtype, norm_eps = sum_dtype(a_tensors[0], b_tensors[0]), (left.eps, right.eps)
+    options = Options(left.name, right.name, terms, eps, relu, dtype, norm_eps, bool(gates))
     kernel = kernels.pay(a_tensors[0])
     if not torch.is_grad_enabled():
-        return _run_forward(kernel, options, a_tensors, b_tensors)[0]
-    plan = options, left, right, len(a_tensors), kernel
-    y: Tensor = _Joint.apply(plan, *a_tensors, *b_tensors)
+        return _run_forward(kernel, options, a_tensors, b_tensors, gates)[0]
+    plan = options, left, right, (len(a_tensors), len(b_tensors)), kernel
+    y: Tensor = _Joint.apply(plan, *a_tensors, *b_tensors, *gates)
     return y
 
 
-def _taken_apart(branch: Branch, terms: tuple[str, ...]) -> tuple[_Kind, Inputs]:
+def _taken_apart(branch: Branch, solvable: bool) -> tuple[_Kind, Inputs]:
     if isinstance(branch, Tensor):
         return _PLAIN, (branch,)
     if isinstance(branch, Normalised):
@@ -119,7 +129,7 @@ def _taken_apart(branch: Branch, terms: tuple[str, ...]) -> tuple[_Kind, Inputs]
         return _RECTIFIED, (branch.raw,)
     if isinstance(branch, Remade):
         return _Kind("plain", branch.again), (branch.raw, *branch.sources)
-    return _SOLVED if terms == ("sum", "root") else _PLAIN, (branch.raw,)
+    return _SOLVED if solvable else _PLAIN, (branch.raw,)
 
 
 def _statistics(raw: Tensor, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor, bool]:
@@ -150,26 +160,35 @@ class _Joint(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, plan: Any, *tensors: Any) -> Tensor:  # noqa: ANN401
-        options, left, right, count, kernel = plan
-        a, b = tensors[:count], tensors[count:]
-        y, *spreads = _run_forward(kernel, options, a, b)
-        kept = (*_kept(left, a, spreads[:1]), *_kept(right, b, spreads[-1:]))
+        options, left, right, counts, kernel = plan
+        a, b, gates = _apart(counts, tensors)
+        y, *spreads = _run_forward(kernel, options, a, b, gates)
+        kept = (*_kept(left, a, spreads[:1]), *_kept(right, b, spreads[-1:]), *gates)
         ctx.save_for_backward(y if options.relu or options.b == "solved" else None, *kept)
         ctx.plan = plan
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # noqa: ANN401
-        options, left, right, count, kernel = ctx.plan
+        options, left, right, counts, kernel = ctx.plan
         y, *kept = ctx.saved_tensors
-        a, b = _again(left, kept[:count]), _again(right, kept[count:])
-        inputs = (*_inputs(options.a, a), *_inputs(options.b, b), grad, y)
+        a, b, gates = _apart(counts, kept)
+        a, b = _again(left, a), _again(right, b)
+        inputs = (*_inputs(options.a, a), *_inputs(options.b, b), *gates, grad, y)
         if kernel and _sums_pay(grad, left, right):
             found = kernels.run(kernel, pull_all, options, inputs)
-            by_a, by_b = found[:3], found[3:]
+            by_a, by_b, rest = found[:3], found[3:6], found[6:]
         else:
-            by_a, by_b = ((x,) for x in kernels.run(kernel, pull, options, inputs))
-        return None, *_gradients(left, a, by_a), *_gradients(right, b, by_b)
+            first, second, *rest = kernels.run(kernel, pull, options, inputs)
+            by_a, by_b = (first,), (second,)
+        by_gate = [x.to(gate.dtype) for gate, x in zip(gates, rest, strict=False)]
+        return None, *_gradients(left, a, by_a), *_gradients(right, b, by_b), *by_gate
+
+
+def _apart(counts: tuple[int, int], tensors: Inputs) -> tuple[Inputs, Inputs, Inputs]:
+    """The tensors of a, of b, and the gate if there is one."""
+    first, second = counts
+    return tensors[:first], tensors[first : first + second], tensors[first + second :]
 
 
 def _sums_pay(grad: Tensor, *kinds: _Kind) -> bool:
@@ -180,8 +199,10 @@ def _sums_pay(grad: Tensor, *kinds: _Kind) -> bool:
     return grad.is_cpu and grad.numel() < LARGEST_IMAGE * grad.shape[0]
 
 
-def _run_forward(kernel: bool, options: Options, a: Inputs, b: Inputs) -> tuple[Tensor, ...]:
-    inputs = (*_inputs(options.a, a), *_inputs(options.b, b))
+def _run_forward(
+    kernel: bool, options: Options, a: Inputs, b: Inputs, gates: Inputs
+) -> tuple[Tensor, ...]:
+    inputs = (*_inputs(options.a, a), *_inputs(options.b, b), *gates)
     results: tuple[Tensor, ...] = kernels.run(kernel, forward, options, inputs)
     return results
 

@@ -96,7 +96,7 @@ def join(fusion: nn.Module, a: Branch, b: Branch, *, relu: bool = False) -> Tens
         relu: Whether the fused response is activated.
     """
     if isinstance(fusion, Fusion) and _joins(fusion, a, b):
-        return joint.fused(a, b, fusion.terms, fusion.eps, relu)
+        return joint.fused(a, b, fusion.terms, fusion.eps, relu, fusion.gate)
     y: Tensor = fusion(*(x if isinstance(x, Tensor) else x.response() for x in (a, b)))
     return F.relu(y) if relu else y
 
@@ -105,7 +105,7 @@ def _joins(fusion: Fusion, a: Branch, b: Branch) -> bool:
     raws = [x if isinstance(x, Tensor) else x.raw for x in (a, b)]
     raw = raws[0]
     # Without a second-order term it stays the plain network, bit for bit.
-    if not fusion.second or fusion.gate is not None or has_torch_function(raws):
+    if not fusion.second or has_torch_function(raws):
         return False
     if raw.dim() != 4 or raw.shape != raws[1].shape or not kernels.pay(raw):
         return False

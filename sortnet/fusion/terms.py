@@ -59,8 +59,10 @@ def parse(fusion: str, block: str = "branches") -> tuple[str, ...]:
     return tuple(terms)
 
 
-def value(a: Tensor, b: Tensor, terms: Sequence[str], eps: float) -> Tensor:
-    """The sum of the terms, as the table above has them."""
+def value(
+    a: Tensor, b: Tensor, terms: Sequence[str], eps: float, gate: Tensor | None = None
+) -> Tensor:
+    """The sum of the terms, as the table above has them; those of second order times the gate."""
     values = []
     for term in terms:
         match term:
@@ -69,15 +71,21 @@ def value(a: Tensor, b: Tensor, terms: Sequence[str], eps: float) -> Tensor:
             case "max":
                 values.append(torch.maximum(a, b))
             case "prod":
-                values.append(a * b)
+                values.append(_times(gate, a * b))
             case "root":
-                values.append(torch.sqrt(torch.relu(a) * torch.relu(b) + eps))
+                values.append(_times(gate, torch.sqrt(torch.relu(a) * torch.relu(b) + eps)))
             case "square":
-                values.append(a * a)
+                values.append(_times(gate, a * a))
     return sum(values[1:], start=values[0])
 
 
-def slopes(a: Tensor, b: Tensor, terms: Sequence[str], eps: float) -> tuple[Tensor, Tensor]:
+def _times(gate: Tensor | None, x: Tensor) -> Tensor:
+    return x if gate is None else gate * x
+
+
+def slopes(
+    a: Tensor, b: Tensor, terms: Sequence[str], eps: float, gate: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
     """The derivatives of `value` by a and by b; for ``sum+prod`` those of equation 2, 1 + b.
 
     Written without any expression that `value` has: a compiler would take two equal ones for one
@@ -92,15 +100,30 @@ def slopes(a: Tensor, b: Tensor, terms: Sequence[str], eps: float) -> tuple[Tens
                 left = torch.where(a > b, 1.0, torch.where(a < b, 0.0, 0.5)).to(a.dtype)
                 by_a, by_b = by_a + left, by_b + (1 - left)
             case "prod":
-                by_a, by_b = by_a + b, by_b + a
+                by_a, by_b = by_a + _times(gate, b), by_b + _times(gate, a)
             case "root":  # the mask is strict: relu has no slope at zero
                 p, q = a.clamp_min(0), b.clamp_min(0)
-                half = 0.5 * torch.rsqrt(p * q + eps)
+                half = _times(gate, 0.5 * torch.rsqrt(p * q + eps))
                 by_a = by_a + torch.where(a > 0, half * q, 0.0)
                 by_b = by_b + torch.where(b > 0, half * p, 0.0)
             case "square":
-                by_a = by_a + 2 * a
+                by_a = by_a + _times(gate, 2 * a)
     return by_a, by_b
+
+
+def gate_slope(a: Tensor, b: Tensor, terms: Sequence[str], eps: float) -> Tensor:
+    """The derivative of `value` by the gate: the terms of second order, in other words again."""
+    slope = torch.zeros((), dtype=a.dtype, device=a.device)
+    for term in terms:
+        match term:
+            case "prod":
+                slope = slope + b * a
+            case "root":
+                under = a.clamp_min(0) * b.clamp_min(0) + eps
+                slope = slope + under * torch.rsqrt(under)
+            case "square":
+                slope = slope + a.square()
+    return slope
 
 
 def solved_slopes(y: Tensor, a: Tensor, eps: float) -> tuple[Tensor, Tensor]:

@@ -24,6 +24,12 @@ def markdown(stored: results.Stored) -> str:
     return "\n".join([*lines, "", *remarks(stored)]) + "\n"
 
 
+def filled(stored: results.Stored) -> results.Stored:
+    """The same without the cells for which there is no run yet."""
+    cells = [cell for cell in stored["cells"] if results.values(stored, cell)]
+    return {**stored, "cells": cells}
+
+
 def table(stored: results.Stored) -> tuple[list[str], list[list[str]]]:
     """Heading and rows: in each cell ours, as mean and deviation over seeds, and the paper's."""
     rows = list(dict.fromkeys(cell["row"] for cell in stored["cells"]))
