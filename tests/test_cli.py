@@ -8,7 +8,7 @@ import pytest
 
 import sortnet
 from sortnet.cli import COMMANDS, main
-from sortnet.runs import first_weights
+from sortnet.runs.execute import first_weights
 
 
 def run(*arguments: str, imports: bool = False) -> subprocess.CompletedProcess[str]:

@@ -98,15 +98,15 @@ def test_weights_of_another_run_are_a_start(finished: Path) -> None:
     from sortnet import data
 
     run = Run("lenet", SHORT, init=str(finished), freeze=("conv1.*", "conv2.*"), name="tuned")
-    network = run.build(data.load("digits"))
+    network = runs.fresh(run, data.load("digits"))
     learnt = runs.load(finished)[0].state_dict()
     for name, weight in network.named_parameters():
         assert torch.equal(weight, learnt[name])
         assert weight.requires_grad != name.startswith(("conv1", "conv2"))
     with pytest.raises(ValueError, match="--freeze layer9"):
-        replace(run, freeze=("layer9.*",)).build(data.load("digits"))
+        runs.fresh(replace(run, freeze=("layer9.*",)), data.load("digits"))
     with pytest.raises(ValueError, match="of another network"):
-        Run("resnet20", RESNET, init=str(finished)).build(data.load("digits"))
+        runs.fresh(Run("resnet20", RESNET, init=str(finished)), data.load("digits"))
 
 
 def test_damaged_weights_are_refused(finished: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from torch import nn
 from sortnet import data, runs
 from sortnet.data import Batch
 from sortnet.recipes import Recipe, Section
-from sortnet.runs import Run, train
+from sortnet.runs import Run, execute, fresh, train
 from sortnet.training import Diverged, Habits, Trainer, Watcher, World, joined
 from sortnet.training.faults import first_bad_module
 
@@ -41,7 +41,7 @@ class Log(Watcher):
 
 def trainer(tmp_path: Path, recipe: Recipe = RECIPE, **more: Any) -> Trainer:  # noqa: ANN401
     dataset = data.load("digits")
-    network = replace(RUN, recipe=recipe).build(dataset)
+    network = fresh(replace(RUN, recipe=recipe), dataset)
     return Trainer(network, dataset, recipe, seed=0, directory=tmp_path, **more)
 
 
@@ -50,7 +50,7 @@ def test_a_step_is_sgd_as_written_down(tmp_path: Path) -> None:
     recipe = replace(RECIPE, clip=0.5, decay=0.01, warm_up=4)
     ours = trainer(tmp_path, recipe)
     ours.network.double()
-    theirs = Run("lenet", recipe).build(ours.dataset).double()
+    theirs = fresh(Run("lenet", recipe), ours.dataset).double()
     velocity = [torch.zeros_like(p) for p in theirs.parameters()]
     for step in range(3):
         images, labels = torch.randn(16, 3, 32, 32).double(), torch.randint(10, (16,))
@@ -70,7 +70,7 @@ def test_a_step_is_sgd_as_written_down(tmp_path: Path) -> None:
 def test_batch_normalisation_can_decay_on_its_own(tmp_path: Path) -> None:
     dataset = data.load("digits")
     recipe = replace(RECIPE, decay=1e-3, norm_decay=5e-4)
-    network = Run("resnet20", recipe).build(dataset)
+    network = fresh(Run("resnet20", recipe), dataset)
     groups = Trainer(network, dataset, recipe, seed=0, directory=tmp_path).optimizer.param_groups
     counts = {group["weight_decay"]: len(group["params"]) for group in groups}
     assert counts == {1e-3: 21, 5e-4: 38}  # 19 convolutions, a classifier; 19 normalisations
@@ -90,7 +90,7 @@ def _take_a_step(rank: int, port: int, directory: Path) -> None:
     recipe = replace(RECIPE, batch=100)
     dataset = data.load("digits")
     with joined() as world:
-        network = replace(RUN, recipe=recipe).build(dataset).double()
+        network = fresh(replace(RUN, recipe=recipe), dataset).double()
         ours = Trainer(network, dataset, recipe, seed=0, directory=directory, world=world)
         batch = next(ours._stream())
         assert len(batch.labels) == 50
@@ -128,8 +128,8 @@ def test_two_processes_take_the_step_of_one(tmp_path: Path) -> None:
 
 def test_runs_with_and_without_sort_start_alike() -> None:
     dataset = data.load("digits")
-    plain, fused = (Run("resnet20", RECIPE, fusion).build(dataset) for fusion in ("sum", "sort"))
-    other = Run("resnet20", RECIPE, seed=1).build(dataset)
+    plain, fused = (fresh(Run("resnet20", RECIPE, fusion), dataset) for fusion in ("sum", "sort"))
+    other = fresh(Run("resnet20", RECIPE, seed=1), dataset)
     for (name, p), q, r in zip(
         plain.named_parameters(), fused.parameters(), other.parameters(), strict=True
     ):
@@ -163,7 +163,7 @@ def test_a_run_learns_and_is_tested_once(tmp_path: Path) -> None:
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a weight become infinite in the sixth step of every run."""
-    build = Run.build
+    build = execute.fresh
 
     def poison(run: Run, dataset: data.Dataset) -> Any:  # noqa: ANN401
         network, calls = build(run, dataset), [0]
@@ -176,7 +176,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
         network.get_submodule("conv2").register_forward_pre_hook(hook)
         return network
 
-    monkeypatch.setattr(Run, "build", poison)
+    monkeypatch.setattr(execute, "fresh", poison)
 
 
 @pytest.mark.usefixtures("poisoned")

@@ -12,7 +12,7 @@ from sortnet import data, measure
 from sortnet.data import Augmentation, Dataset
 from sortnet.data.dataset import Held
 from sortnet.recipes import RESNET
-from sortnet.runs import Run
+from sortnet.runs import Run, fresh
 from sortnet.training import Trainer
 
 STEPS = 20
@@ -85,7 +85,7 @@ def compare(name: str, root: str | Path, rounds: int = 11) -> Speed:
 
 def _step(dataset: Dataset) -> Any:  # noqa: ANN401
     trainer = Trainer(
-        Run("resnet20", RESNET).build(dataset), dataset, RESNET, seed=0, directory=Path()
+        fresh(Run("resnet20", RESNET), dataset), dataset, RESNET, seed=0, directory=Path()
     )
     batch = next(trainer._stream())
     return lambda: trainer.step(batch)

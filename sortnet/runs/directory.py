@@ -1,0 +1,192 @@
+"""What a run's directory holds: readers that never change it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from sortnet import files, pretrained
+from sortnet.networks import Network
+from sortnet.runs.run import Run
+from sortnet.training import checkpoint
+from sortnet.training.loop import score
+from sortnet.training.scores import Scores
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a run.
+
+    Attributes:
+        directory: Where it is.
+        run: What it was.
+        ended: ``finished`` or ``diverged``.
+        steps: How many steps were taken.
+        seconds: How long they took, without evaluation.
+        test: ``error`` and ``error5`` in per cent, ``loss``, ``images``; empty if it diverged.
+        confusion: How many images of each class were taken for which, for 100 classes at most.
+        where: Where it diverged.
+    """
+
+    directory: Path
+    run: Run
+    ended: str
+    steps: int
+    seconds: float
+    test: Mapping[str, float]
+    confusion: list[list[int]] | None = None
+    where: str | None = None
+
+    @property
+    def error(self) -> float:
+        """The top-1 test error in per cent; NaN if it diverged."""
+        return self.test.get("error", float("nan"))
+
+
+def read(directory: str | Path) -> Run:
+    """The run of a directory."""
+    path = Path(directory) / "run.json"
+    if not path.is_file():
+        raise ValueError(f"{directory} is not a run: there is no run.json")
+    try:
+        return Run.from_json(files.read_json(path)["run"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path} does not describe a run: {error}") from None
+
+
+def result(directory: str | Path) -> Result | None:
+    """The result of a run; nothing if it has not ended."""
+    path = Path(directory) / "result.json"
+    if not path.is_file():
+        return None
+    stored = files.read_json(path)
+    try:
+        return Result(Path(directory), read(directory), **stored)
+    except TypeError as error:
+        raise ValueError(f"{path} does not hold a result: {error}") from None
+
+
+def rows(directory: str | Path) -> list[dict[str, Any]]:
+    """A run's metrics; a last line that a killed process left unfinished is passed over."""
+    return _lines(Path(directory) / "metrics.jsonl")
+
+
+def events(directory: str | Path) -> list[dict[str, Any]]:
+    """A run's starts, stops and mishaps."""
+    return _lines(Path(directory) / "events.jsonl")
+
+
+def _lines(path: Path) -> list[dict[str, Any]]:
+    if not path.is_file():
+        return []
+    text = path.read_text()
+    whole = text[: text.rfind("\n") + 1].splitlines()
+    try:  # as one array, which is twice as fast as line by line
+        lines: list[dict[str, Any]] = json.loads(f"[{','.join(whole)}]")
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path} is not a file of JSON lines: {error}") from None
+    return lines
+
+
+def find(*directories: str | Path) -> list[Path]:
+    """All runs in and below the directories, in order of their names."""
+    found = {path.parent for root in directories for path in Path(root).rglob("run.json")}
+    return sorted(found)
+
+
+def load(directory: str | Path) -> tuple[Network, pretrained.Config]:
+    """The network of a directory: of a run, at its end or as far as it is, or a saved one.
+
+    Arguments:
+        directory: Of a run, or written by `sortnet.pretrained.save`, or the name of a network that
+            comes with the package, such as ``resnet20-sort-cifar10``.
+    """
+    directory = pretrained.place(directory)
+    if (directory / pretrained.CONFIG).is_file() or not (directory / "run.json").is_file():
+        return pretrained.load(directory)
+    found, _ = checkpoint.latest(directory / "checkpoints")
+    if found is None:
+        raise ValueError(f"{directory} has no intact checkpoint yet")
+    config = network_config(directory, {"steps": found.step})
+    network = config.build()
+    pretrained.fit(network, found.tensors("model"))
+    return network.eval(), config
+
+
+def network_config(directory: Path, trained: Mapping[str, Any]) -> pretrained.Config:
+    """What a run's network is, from its run.json."""
+    stored = files.read_json(directory / "run.json")
+    run, about = read(directory), stored["data"]
+    return pretrained.Config(
+        run.network,
+        tuple(about["classes"]),
+        run.fusion,
+        {"size": about["size"], **run.options},
+        about["size"],
+        tuple(about["mean"]),
+        tuple(about["std"]),
+        {**trained, "run": stored["run"], "machine": stored["machine"]},
+        run.preprocess or ("lcn" if run.data == "svhn" else None),
+    )
+
+
+def evaluate(
+    directory: str | Path,
+    root: str | Path = "data",
+    *,
+    data: str | None = None,
+    split: str = "test",
+) -> tuple[str, Scores]:
+    """A network's title, and its scores on a split of the data it was trained on, or of others.
+
+    Arguments:
+        directory: Of a run, or of a saved network that says on what it was trained.
+        root: The directory of all data.
+        data: Other data, with the same classes.
+        split: ``train``, ``validation`` or ``test``.
+    """
+    network, config = load(directory)
+    if "run" not in config.trained:
+        raise ValueError(f"{directory} does not say on what its network was trained")
+    run = Run.from_json(config.trained["run"])
+    dataset = (replace(run, data=data) if data else run).load(root)
+    if len(dataset.classes) != len(config.classes):
+        raise ValueError(
+            f"{dataset.name} has {len(dataset.classes)} classes, and the network of {directory}"
+            f" tells {len(config.classes)} apart"
+        )
+    images = getattr(dataset, split)
+    if images is None:
+        raise ValueError(f"{directory} was trained without a validation split")
+    return f"{config.title} on {dataset.name}", score(network, dataset, images)
+
+
+def examine(directory: str | Path) -> list[str]:
+    """What of a run is intact and where it would go on, in lines for a person to read."""
+    directory = Path(directory)
+    run = read(directory)
+    steps = run.recipe.steps
+    lines = [f"{directory}: {run.title} on {run.data}, {steps:,} steps, seed {run.seed}"]
+    holder = files.holder(directory / "lock")
+    lines.append(f"in use by process {holder}" if holder else "not in use")
+    intact, damaged = checkpoint.survey(directory / "checkpoints")
+    lines += [f"damaged: {error}" for error in damaged]
+    lines += [f"intact: checkpoint of step {found.step:,}" for found in intact]
+    lines.append(f"{len(rows(directory)):,} rows of metrics")
+    mishaps = [e for e in events(directory) if e["event"] in ("nonfinite", "rollback", "damaged")]
+    lines += [f"mishap: {_told(event)}" for event in mishaps]
+    ended = result(directory)
+    if ended is not None and ended.ended == "finished":
+        lines.append(f"finished: test error {ended.error:.2f} %; it will not be trained again")
+    elif ended is not None:
+        lines.append(f"diverged at step {ended.steps:,}, in {ended.where}")
+    else:
+        start = intact[0].step if intact else 0
+        lines.append(f"would go on at step {start:,} of {steps:,}")
+    return lines
+
+
+def _told(event: Mapping[str, Any]) -> str:
+    details = [f"{key} {value}" for key, value in event.items() if key not in ("time", "event")]
+    return f"{event['event']}, {', '.join(details)}"

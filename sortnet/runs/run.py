@@ -1,0 +1,111 @@
+"""What is trained, on what and how, as data."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from sortnet import data
+from sortnet.data import Dataset
+from sortnet.networks import NETWORKS, display
+from sortnet.recipes import DEFAULTS, Recipe, Section
+
+LARGE = ("imagenet", "caltech256")
+"""The named data sets whose images are brought to the network's size."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained, on what and how: all that decides a run's outcome.
+
+    Attributes:
+        network: Its name, as `sortnet.build` takes it.
+        recipe: How it is trained.
+        fusion: How its branches meet.
+        data: A data set's name, or the path of an image folder.
+        seed: Of weights, order, augmentation and dropout. Runs of the same seed start with the
+            same weights and see the same images in the same order, whatever their fusion.
+        options: What else `sortnet.build` takes.
+        validation: How many training images are held out.
+        evaluations: How many times they are looked at.
+        preprocess: What is done to the data once, such as ``lcn``.
+        init: A run or directory whose weights are the first ones.
+        freeze: Patterns of the weights that are not trained, such as ``layer[12].*``.
+        name: Tells this run from others that would have the same directory.
+
+    Example:
+        >>> from sortnet.recipes import RESNET
+        >>> Run("resnet20", RESNET.scaled(0.1), fusion="sort", data="cifar10").id
+        'cifar10/resnet20-sort-x0.1/seed0'
+    """
+
+    network: str
+    recipe: Recipe
+    fusion: str = "sum"
+    data: str = "digits"
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    validation: int = 0
+    evaluations: int = 20
+    preprocess: str | None = None
+    init: str | None = None
+    freeze: tuple[str, ...] = ()
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        if self.network not in NETWORKS:
+            raise ValueError(f"unknown network {self.network!r}; there are {', '.join(NETWORKS)}")
+        if self.name and not re.fullmatch(r"[\w.-]+", self.name):
+            raise ValueError(f"name {self.name!r} must be of letters, digits, '-', '_' and '.'")
+
+    @property
+    def title(self) -> str:
+        """The network's name as the paper prints it."""
+        return display(self.network, self.fusion, branched=bool(self.options.get("branched")))
+
+    @property
+    def id(self) -> str:
+        """Its directory, below that of all runs."""
+        options = [
+            key if value is True else f"{key}{value}"
+            for key, value in sorted(self.options.items())
+            if value is not False and value is not None
+        ]
+        fusion = [] if self.fusion == "sum" else [self.fusion]
+        usual = DEFAULTS[self.network].name == self.recipe.name
+        recipe = [] if usual else [self.recipe.name]
+        scale = [] if self.recipe.scale == 1 else [f"x{self.recipe.scale:g}"]
+        name = [self.name] if self.name else []
+        parts = [self.network, *options, *fusion, *recipe, *scale, *name]
+        return f"{Path(self.data).name}/{'-'.join(parts)}/seed{self.seed}"
+
+    def as_json(self) -> dict[str, Any]:
+        """As what JSON can hold."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Run":
+        """What `as_json` gave, also after it has been a file."""
+        recipe = dict(_known(Recipe, value.get("recipe", {})))
+        recipe["sections"] = tuple(Section(**section) for section in recipe["sections"])
+        if recipe.get("area") is not None:
+            recipe["area"] = tuple(recipe["area"])
+        rest = dict(_known(cls, value))
+        return cls(**{**rest, "recipe": Recipe(**recipe), "freeze": tuple(rest.get("freeze", ()))})
+
+    def load(self, root: str | Path) -> Dataset:
+        """The data, for which networks of large images have a say in the images' size."""
+        size = self.options.get("size")
+        if size is None and (self.data in LARGE or self.data not in data.DATASETS):
+            size = NETWORKS[self.network].size
+        return data.load(
+            self.data, root, size=size, validation=self.validation, preprocess=self.preprocess
+        )
+
+
+def _known(cls: type, value: Mapping[str, Any]) -> Mapping[str, Any]:
+    names = {f.name for f in fields(cls)}
+    if unknown := sorted(set(value) - names):
+        raise ValueError(f"a {cls.__name__.lower()} has no entry {unknown[0]!r}")
+    return value
