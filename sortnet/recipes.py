@@ -38,6 +38,7 @@ class Recipe:
             the original scale without it.
         warm_up: Over how many steps the learning rate rises from zero.
         clip: The largest norm of the gradient.
+        gate: The first value of the gates that second-order terms are given; none without it.
         scale: How long this is, relative to the paper's schedule.
 
     Example:
@@ -60,6 +61,7 @@ class Recipe:
     area: tuple[float, float] | None = None
     warm_up: int = 0
     clip: float | None = None
+    gate: str | None = None
     scale: float = 1.0
 
     @property
@@ -119,8 +121,8 @@ RESNET = Recipe(
     decay=1e-4,
 )
 
-WARM = replace(  # SORT's first steps at 0.1 would blow up the weights: docs/results.md
-    RESNET, name="warm", warm_up=400
+GATED = replace(  # without a gate SORT's first steps at 0.1 blow up the weights: docs/results.md
+    RESNET, name="gated", gate="zero"
 )
 
 XU = replace(  # the implementation that the paper most likely follows
@@ -152,7 +154,7 @@ IMAGENET_RESNET = Recipe(
 
 RECIPES = {
     recipe.name: recipe
-    for recipe in (LENET, BIGNET, RESNET, WARM, XU, WRN, ALEXNET, BVLC, IMAGENET_RESNET)
+    for recipe in (LENET, BIGNET, RESNET, GATED, XU, WRN, ALEXNET, BVLC, IMAGENET_RESNET)
 }
 
 DEFAULTS = {

@@ -168,3 +168,15 @@ def test_a_file_where_the_folder_should_be(
     assert code == 1
     assert str(tmp_path / "runs") in line
     assert (tmp_path / "runs").read_text() == "not a folder"
+
+
+def test_a_recipe_with_gates_gives_them_to_products_only(tmp_path: Path) -> None:
+    gated = replace(SHORT, gate="zero")
+    run = Run("lenet", gated, "sort", options={"branched": True})
+    network, config = runs.load(train(run, tmp_path).directory)
+    gates = {key for key in network.state_dict() if key.endswith("gate")}
+    assert len(gates) == 3
+    assert config.options["gate"] == "zero"
+    assert all(network.get_parameter(key).abs().max() > 0 for key in gates)  # they have learnt
+    assert "gate" not in replace(run, fusion="sum+max").built(32)
+    assert replace(run, options={"gate": "one"}).built(32)["gate"] == "one"

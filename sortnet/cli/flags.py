@@ -58,7 +58,7 @@ class Schedule:
     """How it is trained: a recipe, and what is to be different from it."""
 
     recipe: str | None = None
-    """lenet, bignet, resnet, warm, xu, wrn, alexnet, bvlc or imagenet-resnet; the network's own
+    """lenet, bignet, resnet, gated, xu, wrn, alexnet, bvlc or imagenet-resnet; the network's own
     without it."""
     scale: float = 1.0
     """How long, relative to the paper's schedule: 0.1 is a tenth of each section."""

@@ -122,7 +122,7 @@ def network_config(directory: Path, trained: Mapping[str, Any]) -> pretrained.Co
         run.network,
         tuple(about["classes"]),
         run.fusion,
-        {"size": about["size"], **run.options},
+        run.built(about["size"]),
         about["size"],
         tuple(about["mean"]),
         tuple(about["std"]),

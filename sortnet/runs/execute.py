@@ -33,7 +33,7 @@ def fresh(run: Run, dataset: Dataset) -> Network:
     """The network with its first weights, which depend on the seed alone."""
     with torch.random.fork_rng():
         torch.manual_seed(chance(run.seed, "weights"))
-        options = {"size": dataset.size, **run.options}
+        options = run.built(dataset.size)
         network = build(run.network, len(dataset.classes), run.fusion, **options)
     if run.init is not None:
         pretrained.fit(network, first_weights(run.init), loose=True)

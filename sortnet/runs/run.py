@@ -8,6 +8,7 @@ from typing import Any
 
 from sortnet import data
 from sortnet.data import Dataset
+from sortnet.fusion import SECOND_ORDER, parse
 from sortnet.networks import NETWORKS, display
 from sortnet.recipes import DEFAULTS, Recipe, Section
 
@@ -79,6 +80,11 @@ class Run:
         name = [self.name] if self.name else []
         parts = [self.network, *options, *fusion, *recipe, *scale, *name]
         return f"{Path(self.data).name}/{'-'.join(parts)}/seed{self.seed}"
+
+    def built(self, size: int) -> dict[str, Any]:
+        """What `sortnet.build` is given besides network, classes and fusion, for this data."""
+        gate = self.recipe.gate if set(parse(self.fusion)) & set(SECOND_ORDER) else None
+        return {"size": size, **({"gate": gate} if gate else {}), **self.options}
 
     def as_json(self) -> dict[str, Any]:
         """As what JSON can hold."""
