@@ -10,6 +10,8 @@ import tyro
 from sortnet.cli.flags import Directory, tune
 
 Size = Literal["smoke", "mini", "paper"]
+SMOKE_COST = ("lenet", "resnet20")
+"""The networks that `sortnet reproduce cost` times within a minute."""
 
 
 def reproduce(
@@ -32,8 +34,8 @@ def reproduce(
     $ sortnet reproduce table3 --size paper --print-commands > commands.txt
 
     Args:
-        experiment: table1, table2, table3, table4, figures or bilinear; recipes or attempts, which
-            are ours.
+        experiment: table1, table2, table3, table4, figures, bilinear or cost; recipes or attempts,
+            which are ours.
         size: smoke: seconds a run, on scikit-learn's digits. mini: the real data, a part of the
             schedule. paper: the paper's schedule.
         seeds: How many runs of each kind; as many as the size has without it.
@@ -51,6 +53,12 @@ def reproduce(
     from sortnet.experiments import results, sweep
     from sortnet.report import tables
 
+    if experiment == "cost":
+        from sortnet.cli.look import bench
+
+        brief = size == "smoke"
+        bench(SMOKE_COST if brief else (), rounds=5 if brief else 31, parts=not brief, json=json)
+        return
     if print_commands:
         print(sweep.commands(experiment, size, seeds, data, out))
         return
@@ -72,15 +80,25 @@ def reproduce(
 
 
 def _draw(stored: dict[str, Any], folder: Path) -> None:
-    """Draw Figures 1 to 4, and what the paper says of gradients and has no figure for."""
-    from sortnet.experiments.figures import activity, correlation
+    """Draw Figures 1 to 4, and what the paper says of gradients and has no figure for.
+
+    What was measured for a figure is written beside it.
+    """
+    from rich.console import Console
+
+    from sortnet import files
+    from sortnet.experiments import figures as measured
     from sortnet.report import figures, learning
 
     tune()
-    drawn = [*figures.modules(folder / "modules"), *figures.surfaces(folder / "surfaces")]
-    drawn += learning.curves(stored, folder / "curves")
-    drawn += figures.correlation(correlation(), folder / "correlation")
-    drawn += figures.activity(activity(), folder / "activity")
+    with Console(file=sys.stderr).status("drawing") as status:
+        drawn = [*figures.modules(folder / "modules"), *figures.surfaces(folder / "surfaces")]
+        drawn += learning.curves(stored, folder / "curves")
+        for name in ("correlation", "activity", "growth"):
+            status.update(f"measuring for {name}")
+            found = getattr(measured, name)()
+            files.write_json(folder / f"{name}.json", found)
+            drawn += getattr(figures, name)(found, folder / name)
     for path in drawn:
         print(path)
 

@@ -1,16 +1,19 @@
 """What figures show that is measured and not trained: gradients and second-order terms."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from sortnet import data, measure, runs
 from sortnet.experiments.checks.gradients import LAGS, POINTS, correlations, digits
 from sortnet.fusion import kernels
 from sortnet.networks import Network, build, display
+from sortnet.recipes import RESNET, Recipe
 
 IMAGES = 32
 NETWORKS: Mapping[str, Mapping[str, Any]] = {
@@ -51,6 +54,58 @@ def activity(directories: Sequence[str | Path] = (), root: str | Path = "data") 
             for name, parts in found.items()
         ],
     }
+
+
+def growth(steps: int = 60, batch: int = 100) -> dict[str, Any]:
+    """How the first steps at a rate of 0.1 change the weights of ResNet-20, on digits.
+
+    Arguments:
+        steps: How many.
+        batch: Images in a step.
+
+    Returns:
+        For each start the loss at every step, and the largest factor by which the norm of a
+        convolution's weights has grown.
+    """
+    images, labels = digits()
+    tried: dict[str, tuple[str, dict[str, Any], int]] = {
+        "sum": ("sum", {}, 0),
+        "SORT": ("sort", {}, 0),
+        "SORT, warm-up": ("sort", {}, steps),
+        "SORT, gates from zero": ("sort", {"gate": "zero"}, 0),
+    }
+    series = []
+    for name, (fusion, options, warm_up) in tried.items():
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            network = build("resnet20", 10, fusion, **options).train()
+            order = torch.randint(len(images), (steps, batch))
+        recipe = replace(RESNET, warm_up=warm_up)
+        losses, growths = _steps(network, recipe, [(images[i], labels[i]) for i in order])
+        series.append({"name": name, "loss": losses, "growth": growths})
+    return {"about": f"ResNet-20, digits, batches of {batch}, seed 0", "series": series}
+
+
+def _steps(
+    network: Network, recipe: Recipe, batches: Sequence[tuple[Tensor, Tensor]]
+) -> tuple[list[float], list[float]]:
+    weights = [m.weight for m in network.modules() if isinstance(m, nn.Conv2d)]
+    first = [weight.detach().norm() for weight in weights]
+    optimizer = torch.optim.SGD(
+        network.parameters(), momentum=0.9, nesterov=True, weight_decay=recipe.decay
+    )
+    losses, growths = [], []
+    for step, (images, labels) in enumerate(batches):
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.rate(step)
+        loss = F.cross_entropy(network(images), labels)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+        norms = [weight.detach().norm() for weight in weights]
+        losses.append(round(loss.item(), 4))
+        growths.append(round(max(float(n / f) for n, f in zip(norms, first, strict=True)), 4))
+    return losses, growths
 
 
 def _first() -> Iterator[tuple[str, Network, Tensor]]:

@@ -233,7 +233,6 @@ def experiment(name: str) -> Experiment:
     """
     if name not in EXPERIMENTS:
         raise ValueError(
-            f"unknown experiment {name!r}; there are {', '.join(EXPERIMENTS)}"
-            " (and `sortnet bench` for the cost)"
+            f"unknown experiment {name!r}; there are {', '.join(EXPERIMENTS)} and cost"
         )
     return EXPERIMENTS[name]

@@ -6,14 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from sortnet.report import any_model, cost, figures, scale
+from sortnet.report import any_model, card, cost, figures, learning, scale, tables
 
 ROOT = Path(__file__).resolve().parents[2]
+RECIPES = "results/recipes-mini.json"
 PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "cost": ("docs/cost.md", "results/cost.json", cost.markdown),
     "models": ("docs/any-model.md", "results/models.json", any_model.markdown),
     "scale": ("docs/scale.md", "results/scale.json", scale.markdown),
     "summary": ("README.md", "results/cost.json", cost.summary),
+    "accuracy": ("README.md", RECIPES, tables.brief),
+    "recipes": ("docs/results.md", RECIPES, tables.markdown),
+    "attempts": ("docs/results.md", "results/attempts-mini.json", tables.markdown),
 }
 """By name: the page, the results, and what makes the one's part of the other."""
 
@@ -36,7 +40,10 @@ def main() -> None:
         page, text = generated(name)
         page.write_text(text)
     cost.figure(json.loads((ROOT / "results/cost.json").read_text()), ROOT / "docs/cost.svg")
+    figures.growth(json.loads((ROOT / "results/growth.json").read_text()), ROOT / "docs/growth")
     figures.modules(ROOT / "docs/modules")
+    learning.curves(json.loads((ROOT / RECIPES).read_text()), ROOT / "docs/curves")
+    card.write()
 
 
 if __name__ == "__main__":

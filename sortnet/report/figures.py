@@ -188,3 +188,24 @@ def activity(measured: Mapping[str, Any], path: Path) -> list[Path]:
     figure.legend(loc="outside lower center", ncols=4)
     figure.suptitle(f"{measured['about']} (ε = {EPS:g})", fontsize=8.5, color=GREY)
     return save(figure, path)
+
+
+@styled
+def growth(measured: Mapping[str, Any], path: Path) -> list[Path]:
+    """How the first steps change loss and weights.
+
+    Arguments:
+        measured: As `sortnet.experiments.figures.growth` gives it.
+        path: Where to draw.
+    """
+    figure, axes = canvas(1, 2, 7.2, 2.7)
+    for i, series in enumerate(measured["series"]):
+        steps = range(1, len(series["loss"]) + 1)
+        style = {"color": OTHERS[i], "ls": ("--", "-", "-.", ":")[i % 4]}
+        axes[0, 0].plot(steps, series["loss"], label=series["name"], **style)
+        axes[0, 1].plot(steps, series["growth"], **style)
+    axes[0, 0].set(title="training loss", xlabel="step", ylim=(0, 6))
+    axes[0, 1].set(title="largest growth of a convolution's norm", xlabel="step", ylim=(0, None))
+    figure.legend(loc="outside lower center", ncols=4)
+    figure.suptitle(measured["about"], fontsize=8.5, color=GREY)
+    return save(figure, path)

@@ -15,13 +15,21 @@ def markdown(stored: results.Stored) -> str:
     Arguments:
         stored: As `sortnet.experiments.results.collect` gave it.
     """
-    heading, rows = table(stored)
-    lines = [f"### {stored['title']}", "", _line(heading), _line(["---"] * len(heading))]
-    lines += [_line(row) for row in rows]
+    lines = [f"### {stored['title']}", "", *_table(stored)]
     if compared := comparisons(stored):
         lines += ["", _line(COMPARED), _line(["---"] * len(COMPARED))]
         lines += [_line(row) for row in compared]
     return "\n".join([*lines, "", *remarks(stored)]) + "\n"
+
+
+def brief(stored: results.Stored) -> str:
+    """Only the table, of what has been run."""
+    return "\n".join(_table(filled(stored))) + "\n"
+
+
+def _table(stored: results.Stored) -> list[str]:
+    heading, rows = table(stored)
+    return [_line(row) for row in (heading, ["---"] * len(heading), *rows)]
 
 
 def filled(stored: results.Stored) -> results.Stored:
