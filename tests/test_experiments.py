@@ -67,6 +67,11 @@ def test_every_cell_builds_and_takes_a_step(
     assert all(p.grad is not None and p.grad.shape == p.shape for p in network.parameters())
 
 
+def test_a_gate_is_no_effort() -> None:
+    run = Run("lenet", LENET, "sort", options={"branched": True})
+    assert sweep.effort(replace(run, options={**run.options, "gate": "zero"})) == sweep.effort(run)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_sizes_give_every_seed_a_directory_of_its_own(size: str) -> None:
     for experiment in EXPERIMENTS.values():

@@ -177,7 +177,8 @@ def _multiply_adds(network: str, options: tuple[tuple[str, Any], ...]) -> int:
 def effort(run: Run) -> float:
     """About how much work a run is, in multiply-adds."""
     recipe = run.recipe
-    one = _multiply_adds(run.network, tuple(sorted(run.options.items())))
+    options = {name: value for name, value in run.options.items() if name != "gate"}
+    one = _multiply_adds(run.network, tuple(sorted(options.items())))
     return float(one) * recipe.batch * recipe.steps
 
 

@@ -2,22 +2,24 @@
 
 from typing import Any
 
+import torch
+
 from sortnet import pretrained
+from sortnet.networks import Network
 from sortnet.pretrained import Config
 from sortnet.runs import Run
 
 NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 
 
-def markdown(name: str, config: Config) -> str:
+def markdown(name: str) -> str:
     """A card.
 
     Arguments:
         name: What `sortnet.load` calls it.
-        config: What the network is and how it was trained.
     """
+    network, config = pretrained.load(name)
     run, test = Run.from_json(config.trained["run"]), config.trained["test"]
-    network = config.build()
     parameters = sum(p.numel() for p in network.parameters())
     data = NAMES.get(run.data, run.data)
     gated = (
@@ -36,6 +38,17 @@ def markdown(name: str, config: Config) -> str:
     lines = [f"# {name}", "", "| | |", "|---|---|"]
     lines += [f"| {key} | {value} |" for key, value in rows.items()]
     return "\n".join([*lines, "", *_use(name, run, data)]) + "\n"
+
+
+def _gates(network: Network) -> dict[str, str]:
+    """What has become of the gates on the second-order terms, if there are any."""
+    found = [p.detach() for key, p in network.named_parameters() if key.endswith(".gate")]
+    if not found:
+        return {}
+    every = torch.cat(found)
+    negative = 100 * float((every < 0).float().mean())
+    text = f"started at zero; now {every.mean():+.2f} on average, {every.min():+.2f} to"
+    return {"gates": f"{text} {every.max():+.2f}, {negative:.0f} % of them negative"}
 
 
 def _prepared(config: Config) -> str:
@@ -87,5 +100,4 @@ def write() -> None:
     """Write the cards of all networks that come with the package."""
     for name in pretrained.names():
         directory = pretrained.place(name)
-        text = markdown(name, pretrained.read_config(directory))
-        (directory / "README.md").write_text(text)
+        (directory / "README.md").write_text(markdown(name))
