@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from torch import nn
 
+from sortnet.experiments import figures as experiments
 from sortnet.experiments.results import Stored
 from sortnet.experiments.tables import EXPERIMENTS
 from sortnet.fusion import Fusion
@@ -19,6 +20,13 @@ CORRELATION = {
         {"name": name, "fusion": fusion, "by_seed": [[0.9, 0.5, 0.1], [0.8, 0.4, 0.0]]}
         for name in ("ResNet-20", "ResNet-56")
         for fusion in ("sum", "sort")
+    ],
+}
+GROWTH = {
+    "about": "three steps",
+    "series": [
+        {"name": "sum", "loss": [2.3, 2.0, 1.8], "growth": [1.0, 1.01, 1.02]},
+        {"name": "SORT, gates", "loss": [9.0, 4.0, 2.3], "growth": [1.1, 1.9, 2.4]},
     ],
 }
 ACTIVITY = {
@@ -83,6 +91,7 @@ DRAWINGS: dict[str, tuple[Callable[[Path], list[Path]], list[str]]] = {
         ["ResNet-20", "ResNet-56", "SORT", "layers"],
     ),
     "activity": (lambda path: figures.activity(ACTIVITY, path), ["LeNet*-SORT", "one block"]),
+    "growth": (lambda path: figures.growth(GROWTH, path), ["gates", "convolution's norm"]),
     "curves": (
         lambda path: learning.curves(stored("bilinear", 2, 6000), path),
         ["BigNet*, error: sum 10.05, SORT 9.05", "steps (thousands)", "held-out images"],
@@ -122,3 +131,11 @@ def test_curves_need_two_runs_to_compare(tmp_path: Path) -> None:
     without = {**stored("figures", 1, 100), "runs": {}}
     with pytest.raises(ValueError, match="figures-mini has no two runs to compare yet"):
         learning.curves(without, tmp_path / "figure")
+
+
+def test_the_first_steps_blow_up_weights_only_without_a_gate() -> None:
+    """The cause of SORT's slow start, as docs/results.md tells it."""
+    found = {series["name"]: series for series in experiments.growth(steps=8, batch=16)["series"]}
+    plain, sort, gated = (found[name] for name in ("sum", "SORT", "SORT, gates from zero"))
+    assert sort["growth"][-1] > 1.3 > 1.1 > max(plain["growth"][-1], gated["growth"][-1])
+    assert sort["loss"][0] > 1.5 * plain["loss"][0] == 1.5 * gated["loss"][0]
