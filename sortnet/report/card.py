@@ -1,12 +1,11 @@
 """Model cards: what a network that comes with the package is, made from its config.json."""
 
-from typing import Any
-
 import torch
 
 from sortnet import pretrained
 from sortnet.networks import Network
 from sortnet.pretrained import Config
+from sortnet.report import tables
 from sortnet.runs import Run
 
 NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
@@ -33,7 +32,7 @@ def markdown(name: str) -> str:
         f" {test['images']:,} test images of {data}, looked at once, after the last step",
         "trained on": f"the training images of {data}{_held(run)}, seed {run.seed}",
         "recipe": _recipe(run),
-        "machine": _machine(config.trained["machine"]),
+        "machine": tables.machine(config.trained["machine"]),
     }
     lines = [f"# {name}", "", "| | |", "|---|---|"]
     lines += [f"| {key} | {value} |" for key, value in rows.items()]
@@ -71,11 +70,6 @@ def _recipe(run: Run) -> str:
         f" {recipe.batch}, {nesterov}momentum {recipe.momentum:g}, weight decay"
         f" {recipe.decay:g}; {' and '.join(augmented)}"
     )
-
-
-def _machine(machine: dict[str, Any]) -> str:
-    gpu = "" if machine["gpu"] == "none" else f", {machine['gpu']}"
-    return f"{machine['processor']}{gpu}, threads: {machine['threads']}, torch {machine['torch']}"
 
 
 def _use(name: str, run: Run, data: str) -> list[str]:

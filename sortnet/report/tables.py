@@ -121,7 +121,7 @@ def remarks(stored: results.Stored) -> list[str]:
     )
     if carried and any(cell["metric"].endswith("-accuracy") for cell in stored["cells"]):
         lines.append(f"- Features carried over to {', '.join(carried)}.")
-    if machines := dict.fromkeys(_machine(entry) for entry in stored["runs"].values()):
+    if machines := dict.fromkeys(machine(entry["machine"]) for entry in stored["runs"].values()):
         lines.append(f"- Trained on {'; '.join(machines)}.")
     seeds = [len(found) for cell in stored["cells"] if (found := results.values(stored, cell))]
     if seeds:
@@ -139,10 +139,10 @@ def _names(stored: results.Stored, cells: list[Cell]) -> str:
     return ", ".join(f"{cell['row']} on {cell['column']}" for cell in cells)
 
 
-def _machine(entry: Mapping[str, Any]) -> str:
-    machine = entry["machine"]
-    gpu = "" if machine["gpu"] == "none" else f", {machine['gpu']}"
-    return f"{machine['processor']}{gpu}, threads: {machine['threads']}, torch {machine['torch']}"
+def machine(about: Mapping[str, Any]) -> str:
+    """A machine in a few words, from what run.json says of it."""
+    gpu = "" if about["gpu"] == "none" else f", {about['gpu']}"
+    return f"{about['processor']}{gpu}, threads: {about['threads']}, torch {about['torch']}"
 
 
 def _line(cells: list[str]) -> str:
