@@ -88,7 +88,7 @@ def pull(options: Options, *inputs: Any) -> tuple[Tensor, ...]:  # noqa: ANN401
 
 def _by_channel(x: Tensor) -> Tensor:
     """The sum for each channel, image by image."""
-    return (x.flatten(2).sum(2) if x.dim() > 2 else x).sum(0)
+    return (x.sum(tuple(range(2, x.dim()))) if x.dim() > 2 else x).sum(0)
 
 
 def pull_all(options: Options, *inputs: Any) -> tuple[Tensor | None, ...]:  # noqa: ANN401
