@@ -1,8 +1,8 @@
 """The paper's tables and curves as data: which run belongs in which cell, and what the paper has.
 
 Every run here is the paper's: its network, its data, its schedule, seed 0, but for the last two
-experiments, which are ours. `sizes` makes them shorter, `sweep` trains them, `results` collects what
-came of them.
+experiments, which are ours. `sizes` makes them shorter, `sweep` trains them, `results` collects
+what came of them.
 """
 
 from collections.abc import Iterable
