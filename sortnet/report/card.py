@@ -21,11 +21,9 @@ def markdown(name: str) -> str:
     run, test = Run.from_json(config.trained["run"]), config.trained["test"]
     parameters = sum(p.numel() for p in network.parameters())
     data = NAMES.get(run.data, run.data)
-    gated = (
-        ", with gates from zero on its second-order terms" if config.options.get("gate") else ""
-    )
     rows = {
-        "network": f"{config.title}{gated}; {parameters:,} parameters",
+        "network": f"{config.title}; {parameters:,} parameters",
+        **_gates(network),
         "takes": f"RGB images of {config.size} x {config.size}; {_prepared(config)}",
         "tells apart": ", ".join(config.classes),
         "test error": f"{test['error']:.2f} %, top-5 {test['error5']:.2f} %, of the"

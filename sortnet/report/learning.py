@@ -57,14 +57,14 @@ def curves(stored: results.Stored, path: Path) -> list[Path]:
         raise ValueError(f"{stored['experiment']}-{stored['size']} has no two runs to compare yet")
     columns = min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
-    figure, axes = canvas(rows, columns, 3.1 * columns, 2.45 * rows + 0.5)
+    figure, axes = canvas(rows, columns, max(3.8, 3.1 * columns), 2.45 * rows + 0.5)
     for axis, pair in zip(axes.flat, panels, strict=False):
         _panel(axis, stored, pair)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     for row in axes:
         row[0].set_ylabel("error (%)")
-    _legend(figure)
+    _legend(figure, 4 if columns > 1 else 2)
     return save(figure, path)
 
 
@@ -154,7 +154,7 @@ def _final(stored: results.Stored, cell: Cell) -> str:
     return "\N{EN DASH}" if mean is None else f"{mean:.2f}"
 
 
-def _legend(figure: Any) -> None:  # noqa: ANN401
+def _legend(figure: Any, columns: int) -> None:  # noqa: ANN401
     from matplotlib.lines import Line2D
 
     handles = [
@@ -162,4 +162,4 @@ def _legend(figure: Any) -> None:  # noqa: ANN401
         for fusion, name in (("sum", "sum"), ("sort", "SORT"))
         for style, what in (("-", "held-out images"), (":", "training images"))
     ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4)
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns)
