@@ -114,9 +114,3 @@ def test_sortify_shows_places_and_writes_weights(
     assert first_weights(str(output)).keys() == sortnet.build("resnet20").state_dict().keys()
     assert main(["sortify", "sortnet:resnet20", "--where", "layer9.*"]) == 2
     assert "layer1.0" in capsys.readouterr().err
-
-
-def test_readme_shows_what_info_prints() -> None:
-    readme = (Path(__file__).parent.parent / "README.md").read_text()
-    printed = run("info", "resnet20", "--fusion", "sort").stdout
-    assert "\n".join(line.rstrip() for line in printed.rstrip().splitlines()) in readme

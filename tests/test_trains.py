@@ -13,6 +13,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from sortnet import build
+from sortnet.fusion import kernels
 
 
 @pytest.fixture(scope="module")
@@ -28,10 +29,11 @@ def digits() -> tuple[Tensor, Tensor]:
     [
         ("lenet", "sum", {}, 1e-2, 60, 1.5),
         ("lenet", "sort", {"branched": True}, 1e-2, 120, 1.5),
-        ("resnet20", "sum", {}, 1e-1, 60, 1.5),
+        ("resnet20", "sum", {}, 1e-1, 40, 1.0),
         # unstable in the first section, as the paper says: 2.30 is chance
         ("resnet20", "sort", {}, 1e-1, 60, 2.25),
-        ("wrn28", "sort", {"width": 1}, 1e-1, 60, 2.25),
+        ("resnet20", "sort", {"gate": "zero"}, 1e-1, 40, 1.0),
+        ("wrn28", "sort", {"width": 1, "gate": "zero"}, 1e-1, 40, 1.0),
     ],
 )
 def test_loss_falls(
@@ -48,10 +50,11 @@ def test_loss_falls(
     optimizer = torch.optim.SGD(network.parameters(), rate, momentum=0.9, weight_decay=5e-4)
     losses = []
     for _ in range(steps):
-        chosen = torch.randint(len(images), (64,))
-        loss = F.cross_entropy(network(images[chosen]), labels[chosen])
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
+        chosen = torch.randint(len(images), (64 if name == "lenet" else 32,))
+        with kernels.using("plain"):  # making kernels would take longer than the steps
+            loss = F.cross_entropy(network(images[chosen]), labels[chosen])
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
         optimizer.step()
         losses.append(loss.item())
     assert all(math.isfinite(loss) for loss in losses)
