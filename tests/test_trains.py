@@ -32,6 +32,7 @@ def digits() -> tuple[Tensor, Tensor]:
         ("resnet20", "sum", {}, 1e-1, 40, 1.0),
         # unstable in the first section, as the paper says: 2.30 is chance
         ("resnet20", "sort", {}, 1e-1, 60, 2.25),
+        ("wrn28", "sort", {"width": 1}, 1e-1, 60, 2.25),
         ("resnet20", "sort", {"gate": "zero"}, 1e-1, 40, 1.0),
         ("wrn28", "sort", {"width": 1, "gate": "zero"}, 1e-1, 40, 1.0),
     ],
