@@ -14,6 +14,7 @@ from sortnet.experiments import claims
 from sortnet.experiments.checks import CHECKS, Context, curves, operation
 from sortnet.experiments.checks.accuracy import CHECKS as ACCURACY
 from sortnet.experiments.results import Stored
+from sortnet.experiments.sizes import SIZES
 from sortnet.experiments.tables import EXPERIMENTS
 from sortnet.experiments.worker import LAYERS
 from sortnet.fusion import Fusion, fuse
@@ -30,14 +31,17 @@ def stored(name: str, value: Value, size: str = "mini", seeds: int = 3) -> Store
         cells.append({"row": cell.row, "column": cell.column, "metric": cell.metric})
         cells[-1] |= {"runs": ids, "changed": ["0.1 of the schedule"]}
         for seed, key in ids.items():
-            error = value(cell.row, cell.column, int(seed))
-            runs[key] = {
-                "ended": "diverged" if error is None else "finished",
-                "test": {} if error is None else {"error": error, "error5": error},
-                "transfer": error and {"accuracy": dict.fromkeys(LAYERS, error)},
-                "data": {"classes": list(range(10))},
-            }
+            runs[key] = entry(value(cell.row, cell.column, int(seed)))
     return {"experiment": name, "size": size, "cells": cells, "runs": runs}
+
+
+def entry(error: float | None) -> dict[str, Any]:
+    return {
+        "ended": "diverged" if error is None else "finished",
+        "test": {} if error is None else {"error": error, "error5": error},
+        "transfer": error and {"accuracy": dict.fromkeys(LAYERS, error)},
+        "data": {"classes": list(range(10))},
+    }
 
 
 def verdict(name: str, *results: Stored) -> str:
@@ -139,9 +143,11 @@ def test_claims_are_walked_in_order_and_kept(
     monkeypatch.setattr(paper, "CLAIMS", chosen)
     shown: list[tuple[str, int, int]] = []
     results = tmp_path / "results"
-    results.mkdir()
-    (results / "table1-mini.json").write_text(json.dumps(stored("table1", better)))
-    (results / "cost.json").write_text('{"machine": {}}')  # another kind of result
+    for cell in EXPERIMENTS["table1"].cells:
+        for seed in range(3):
+            file = results / f"{SIZES['mini'].fit(cell.run, seed).id}.json"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(entry(better(cell.row, cell.column, seed))))
     state = torch.get_rng_state()
     found = list(claims.claims("smoke", show=lambda *s: shown.append(s), stored=results))
     assert torch.equal(state, torch.get_rng_state())

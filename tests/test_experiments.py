@@ -1,6 +1,5 @@
 """Experiments: every cell builds and learns, sweeps survive what happens to them."""
 
-import json
 import os
 import signal
 import subprocess
@@ -124,16 +123,15 @@ def test_an_experiment_that_learns_one_that_diverges_one_that_fails(
     )
     monkeypatch.setitem(EXPERIMENTS, "tiny", Experiment("tiny", "Tiny", cells))
     shown: list[sweep.Progress] = []
-    found = sweep.reproduce("tiny", "paper", 1, "", tmp_path, 2, show=shown.append)
+    kept = tmp_path / "results"
+    found = sweep.reproduce("tiny", "paper", 1, "", tmp_path, 2, show=shown.append, kept=kept)
     assert [run["ended"] for run in found["runs"].values()] == ["finished", "diverged"]
     assert shown[-1].share == 1
     assert shown[-1].ended == shown[-1].total == 2
     assert all(a.share <= b.share for a, b in pairwise(shown))
     assert any("wild" in (progress.news or "") for progress in shown)
 
-    kept = results.path("tiny", "paper", tmp_path / "results")
-    results.write(found, kept)
-    page = tables.markdown(results.read(kept))
+    page = tables.markdown(found)
     test = runs.result(tmp_path / cells[0].run.id)
     assert test is not None
     assert f"| calm | {test.error:.2f} | 11.10 |" in page
@@ -141,6 +139,8 @@ def test_an_experiment_that_learns_one_that_diverges_one_that_fails(
 
     monkeypatch.setattr(subprocess, "Popen", None)  # what has ended is not trained again
     assert sweep.reproduce("tiny", "paper", 1, "", tmp_path, 2) == found
+    elsewhere = tmp_path / "elsewhere"  # nor is what is kept, of runs that are gone
+    assert sweep.reproduce("tiny", "paper", 1, "", elsewhere, 2, kept=kept) == found
     monkeypatch.undo()
 
     bad = (*cells, Cell("gone", "pets", Run("lenet", short, data="no/such/folder")))
@@ -233,12 +233,6 @@ def test_one_seed_proves_nothing() -> None:
     assert paired({0: 1.0, 1: None}, {0: 2.0, 1: 3.0}) is None
     assert summary([]).mean is None
     assert tables._figure(summary([5.0, 7.0, None])) == "6.00 ± 1.41 (1 of 3 did not converge)"
-
-
-def test_results_are_refused_if_they_are_none(tmp_path: Path) -> None:
-    (tmp_path / "cost.json").write_text(json.dumps({"machine": {}}))
-    with pytest.raises(ValueError, match=r"cost\.json does not hold results"):
-        results.read(tmp_path / "cost.json")
 
 
 def test_the_demands_of_imagenet_are_those_of_the_published_networks() -> None:

@@ -24,12 +24,12 @@ def reproduce(
     processes: int | None = None,
     shard: str | None = None,
     print_commands: bool = False,
-    json: Path | None = None,
+    results: Path | None = None,
 ) -> None:
     """Train what a table or figure of the paper needs, and print it beside the paper's numbers.
 
     $ sortnet reproduce table1
-    $ sortnet reproduce table2 --size mini --seeds 3 --data data
+    $ sortnet reproduce table2 --size mini --seeds 3 --data data --results results
     $ sortnet reproduce table2 --size paper --shard 3/8
     $ sortnet reproduce table3 --size paper --print-commands > commands.txt
 
@@ -44,20 +44,22 @@ def reproduce(
         processes: How many runs are trained side by side; one for each core without it.
         shard: 3/8 trains the third of eight parts.
         print_commands: Print one command for each run, for a cluster, and train nothing.
-        json: Where to write the results.
+        results: A directory in which a JSON file of each run that has ended is kept; what is there
+            already is not trained again.
     """
     from rich.console import Console
     from rich.markdown import Markdown
     from rich.progress import Progress, TextColumn
 
-    from sortnet.experiments import results, sweep
+    from sortnet.experiments import sweep
     from sortnet.report import tables
 
     if experiment == "cost":
         from sortnet.cli.look import bench
 
-        brief = size == "smoke"
-        bench(SMOKE_COST if brief else (), rounds=5 if brief else 31, parts=not brief, json=json)
+        brief, rounds = size == "smoke", 5 if size == "smoke" else 31
+        json = None if results is None else results / "cost.json"
+        bench(SMOKE_COST if brief else (), rounds=rounds, parts=not brief, json=json)
         return
     if print_commands:
         print(sweep.commands(experiment, size, seeds, data, out))
@@ -71,9 +73,8 @@ def reproduce(
                 console.print(state.news, highlight=False, markup=False)
             progress.update(bar, description=str(state))
 
-        stored = sweep.reproduce(experiment, size, seeds, data, out, processes, shard, show)
-    if json is not None:
-        results.write(stored, json)
+        given = (experiment, size, seeds, data, out, processes, shard)
+        stored = sweep.reproduce(*given, show, results)
     Console().print(Markdown(tables.markdown(stored)))
     if experiment == "figures":
         _draw(stored, out / "figures")

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -60,7 +59,7 @@ def claims(
         root: The directory of all data.
         out: The directory of all runs.
         show: Is told what comes next, how much is done, and of how much.
-        stored: The directory of stored results.
+        stored: The directory of what is kept of runs.
     """
     context = Context(size(size_).name, Path(root), tuple(known(Path(out), Path(stored))))
     for i, claim in enumerate(paper.CLAIMS):
@@ -71,17 +70,11 @@ def claims(
         yield Verdict(claim, found.verdict, found.figures)
 
 
-def known(out: Path, stored: Path) -> Iterator[results.Stored]:
+def known(*places: Path) -> Iterator[results.Stored]:
     """All results of experiments that there are, of any size but smoke."""
-    for path in sorted(stored.glob("*.json")) if stored.is_dir() else ():
-        value: Any = files.read_json(path)
-        if isinstance(value, dict) and {"cells", "runs", "size"} <= value.keys():
-            yield value
-    if not out.is_dir():
-        return
     for size_ in (name for name in SIZES if name != "smoke"):
         for name in EXPERIMENTS:
-            found = results.collect(name, size_, SEEDS, out)
+            found = results.collect(name, size_, SEEDS, *places)
             if found["runs"]:
                 yield found
 

@@ -64,11 +64,11 @@ CASES = {
     "wrn28": Case("wrn28", 12, {"width": 4}),
     "lenet": Case("lenet", 100, BRANCHED),
     "resnet18": Case("resnet18", 8),
-    "resnet32": Case("resnet32", 50),
+    "resnet32": Case("resnet32", 100),
     "bignet": Case("bignet", 10, BRANCHED),
     "alexnet": Case("alexnet", 4, BRANCHED),
     "resnet50": Case("resnet50", 4),
-    "resnet56": Case("resnet56", 50),
+    "resnet56": Case("resnet56", 100),
     "resnet34": Case("resnet34", 4),
 }
 

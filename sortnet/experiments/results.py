@@ -1,4 +1,8 @@
-"""What came of an experiment's runs, as one JSON file that tables and curves are made from."""
+"""What came of an experiment's runs, from which tables and curves are made.
+
+A run that has ended is found in its directory, or kept as one JSON file, small enough for a
+repository: what it was, on what machine, its errors and its learning curve.
+"""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,16 +20,17 @@ CHANCE = 0.97
 """A network whose error is above this part of a blind guess's has not converged."""
 
 Stored = dict[str, Any]
+Entry = dict[str, Any]
 
 
-def collect(name: str, size_: str, seeds: int | None, out: str | Path) -> Stored:
+def collect(name: str, size_: str, seeds: int | None, *places: str | Path) -> Stored:
     """Gather the runs of an experiment that have ended.
 
     Arguments:
         name: Of the experiment.
         size_: Of its runs.
         seeds: How many seeds; as many as the size has without it.
-        out: The directory of all runs.
+        places: Directories of runs or of what is kept of them; the first that has a run counts.
 
     Returns:
         ``cells`` with heading, the paper's figure and the runs that fill them; ``runs`` by id,
@@ -34,20 +39,23 @@ def collect(name: str, size_: str, seeds: int | None, out: str | Path) -> Stored
     wanted, chosen = experiment(name), size(size_)
     count = chosen.seeds if seeds is None else seeds
     fitted = [[chosen.fit(cell.run, seed) for seed in range(count)] for cell in wanted.cells]
-    entries = {run.id: _entry(run, Path(out)) for same in fitted for run in same}
+    entries = {run.id: entry(run, *places) for same in fitted for run in same}
     return {
         "experiment": wanted.name,
         "title": wanted.title,
         "size": chosen.name,
         "about": chosen.about,
         "cells": [_cell(cell, same) for cell, same in zip(wanted.cells, fitted, strict=True)],
-        "runs": {key: entry for key, entry in entries.items() if entry is not None},
+        "runs": {key: found for key, found in entries.items() if found is not None},
     }
 
 
-def path(name: str, size_: str, results: str | Path = "results") -> Path:
-    """Where an experiment's results are kept."""
-    return Path(results) / f"{name}-{size_}.json"
+def keep(stored: Stored, place: Path) -> None:
+    """Keep each run as a JSON file."""
+    for key, found in stored["runs"].items():
+        file = place / f"{key}.json"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        files.write_json(file, found)
 
 
 def _cell(cell: Cell, same: list[Run]) -> dict[str, Any]:
@@ -63,8 +71,18 @@ def _cell(cell: Cell, same: list[Run]) -> dict[str, Any]:
     }
 
 
-def _entry(run: Run, out: Path) -> dict[str, Any] | None:
-    directory = out / run.id
+def entry(run: Run, *places: str | Path) -> Entry | None:
+    """What came of a run, out of the first place that has it; None if it has not ended."""
+    for place in places:
+        kept = Path(place) / f"{run.id}.json"
+        found = _read(Path(place) / run.id) or (files.read_json(kept) if kept.is_file() else None)
+        if found is not None:
+            return found
+    return None
+
+
+def _read(directory: Path) -> Entry | None:
+    """What is to be kept of a run that has ended, out of its directory."""
     result = runs.result(directory)
     if result is None:
         return None
@@ -113,9 +131,9 @@ def values(stored: Stored, cell: Mapping[str, Any]) -> dict[int, float | None]:
     """A cell's figure by seed; None for a run that did not converge."""
     found = {}
     for seed, key in cell["runs"].items():
-        entry = stored["runs"].get(key)
-        if entry is not None and _measured(entry, cell["metric"]):
-            found[int(seed)] = _value(entry, cell["metric"])
+        run = stored["runs"].get(key)
+        if run is not None and _measured(run, cell["metric"]):
+            found[int(seed)] = _value(run, cell["metric"])
     return found
 
 
@@ -143,17 +161,3 @@ def converged(entry: Mapping[str, Any]) -> bool:
         return False
     blind = 100 * (1 - 1 / len(entry["data"]["classes"]))
     return bool(entry["test"]["error"] < CHANCE * blind)
-
-
-def read(file: Path) -> Stored:
-    """Results as `collect` gave them, from a file."""
-    stored: Stored = files.read_json(file)
-    if not isinstance(stored, dict) or not {"cells", "runs", "size"} <= stored.keys():
-        raise ValueError(f"{file} does not hold results of `sortnet reproduce`")
-    return stored
-
-
-def write(stored: Stored, file: Path) -> None:
-    """Keep results."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    files.write_json(file, stored)

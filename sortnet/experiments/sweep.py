@@ -27,7 +27,6 @@ from sortnet import runs
 from sortnet.experiments import results
 from sortnet.experiments.sizes import Size, size
 from sortnet.experiments.tables import Experiment, experiment
-from sortnet.experiments.worker import TRANSFER
 from sortnet.measure import work
 from sortnet.networks import NETWORKS, build
 from sortnet.runs import Run
@@ -98,6 +97,7 @@ class Plan:
         out: The directory of all runs.
         root: The directory of all data.
         runs: All runs, or those of a shard: first every cell with seed 0, then with seed 1.
+        kept: The directory of what is kept of runs that have ended.
     """
 
     wanted: Experiment
@@ -105,6 +105,12 @@ class Plan:
     out: Path
     root: Path
     runs: tuple[Run, ...]
+    kept: Path | None = None
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """Where runs that have ended are found."""
+        return (self.out,) if self.kept is None else (self.out, self.kept)
 
     @property
     def transfer(self) -> str | None:
@@ -114,10 +120,10 @@ class Plan:
 
     def ended(self, run: Run) -> bool:
         """Whether nothing is left to do for a run."""
-        result = runs.result(self.out / run.id)
-        if result is None or self.transfer is None:
-            return result is not None
-        return result.ended == "diverged" or (result.directory / TRANSFER).is_file()
+        found = results.entry(run, *self.places)
+        if found is None or self.transfer is None:
+            return found is not None
+        return found["ended"] == "diverged" or found["transfer"] is not None
 
 
 def plan(
@@ -127,6 +133,7 @@ def plan(
     root: str | Path = "data",
     out: str | Path = "runs",
     shard: str | None = None,
+    kept: Path | None = None,
 ) -> Plan:
     """What `reproduce` is going to do.
 
@@ -137,6 +144,7 @@ def plan(
         root: The directory of all data.
         out: The directory of all runs.
         shard: ``3/8`` for the third of eight parts.
+        kept: The directory of what is kept of runs that have ended.
     """
     wanted, chosen = experiment(name), size(size_)
     count = chosen.seeds if seeds is None else seeds
@@ -144,7 +152,7 @@ def plan(
         raise ValueError(f"seeds is {count}, but must be 1 or more")
     fitted = (chosen.fit(run, seed) for seed in range(count) for run in wanted.runs)
     every = tuple({run.id: run for run in fitted}.values())
-    return Plan(wanted, chosen, Path(out), Path(root), every[_part(shard)])
+    return Plan(wanted, chosen, Path(out), Path(root), every[_part(shard)], kept)
 
 
 def _part(shard: str | None) -> slice:
@@ -220,6 +228,7 @@ def reproduce(
     processes: int | None = None,
     shard: str | None = None,
     show: Callable[[Progress], None] = lambda progress: None,
+    kept: Path | None = None,
 ) -> results.Stored:
     """Train what is not yet trained of an experiment and give its results.
 
@@ -232,26 +241,33 @@ def reproduce(
         processes: How many runs are trained at a time; one for each core, or one on a GPU.
         shard: ``3/8`` for the third of eight parts.
         show: Is told how far it is, about twice a second.
+        kept: The directory in which each run that has ended is kept as a JSON file; what is there
+            already is not trained again.
 
     Raises:
         Stopped: A signal came.
         OSError: Some runs could not be trained; the others were.
     """
-    todo = plan(name, size_, seeds, root, out, shard)
+    todo = plan(name, size_, seeds, root, out, shard, kept)
     if processes is None:
         processes = 1 if torch.cuda.is_available() else cores()
     if processes < 1:
         raise ValueError(f"processes is {processes}, but must be 1 or more")
     board = Board({run.id: effort(run) for run in todo.runs})
     board.ended = {run.id for run in todo.runs if todo.ended(run)}
-    _train(todo, board, processes, show)
+    try:
+        _train(todo, board, processes, show)
+    finally:
+        stored = results.collect(name, size_, seeds, *todo.places)
+        if kept is not None:
+            results.keep(stored, kept)
     if board.failed:
         key, reason = next(iter(board.failed.items()))
         raise OSError(
             f"{len(board.failed)} of {len(todo.runs)} runs could not be trained,"
             f" first {key}: {reason}"
         )
-    return results.collect(name, size_, seeds, out)
+    return stored
 
 
 def _train(todo: Plan, board: Board, processes: int, show: Callable[[Progress], None]) -> None:

@@ -1,32 +1,40 @@
 """The parts of README and docs that are generated from `results/`: ``make docs``."""
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from sortnet import files
+from sortnet.experiments import results
 from sortnet.report import any_model, card, cost, figures, learning, scale, tables
 
 ROOT = Path(__file__).resolve().parents[2]
-RECIPES = "results/recipes-mini.json"
 PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
-    "cost": ("docs/cost.md", "results/cost.json", cost.markdown),
-    "models": ("docs/any-model.md", "results/models.json", any_model.markdown),
-    "scale": ("docs/scale.md", "results/scale.json", scale.markdown),
-    "summary": ("README.md", "results/cost.json", cost.summary),
-    "accuracy": ("README.md", RECIPES, tables.brief),
-    "recipes": ("docs/results.md", RECIPES, tables.markdown),
-    "attempts": ("docs/results.md", "results/attempts-mini.json", tables.markdown),
+    "cost": ("docs/cost.md", "cost.json", cost.markdown),
+    "models": ("docs/any-model.md", "models.json", any_model.markdown),
+    "scale": ("docs/scale.md", "scale.json", scale.markdown),
+    "summary": ("README.md", "cost.json", cost.summary),
+    "accuracy": ("README.md", "recipes", tables.brief),
+    "recipes": ("docs/results.md", "recipes", tables.markdown),
+    "attempts": ("docs/results.md", "attempts", tables.markdown),
 }
-"""By name: the page, the results, and what makes the one's part of the other."""
+"""By name: the page, a file in `results/` or an experiment, and what makes the one's part of the
+other."""
+
+
+def found(source: str) -> Any:  # noqa: ANN401
+    """What `results/` has: a file, or the runs of an experiment at size mini."""
+    if source.endswith(".json"):
+        return files.read_json(ROOT / "results" / source)
+    return results.collect(source, "mini", None, ROOT / "results")
 
 
 def generated(name: str) -> tuple[Path, str]:
     """A page as it should be, with its part made anew."""
     page, source, make = PARTS[name]
     text = (ROOT / page).read_text()
-    part = make(json.loads((ROOT / source).read_text()))
+    part = make(found(source))
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
     if not pattern.search(text):
@@ -39,10 +47,10 @@ def main() -> None:
     for name in PARTS:
         page, text = generated(name)
         page.write_text(text)
-    cost.figure(json.loads((ROOT / "results/cost.json").read_text()), ROOT / "docs/cost.svg")
-    figures.growth(json.loads((ROOT / "results/growth.json").read_text()), ROOT / "docs/growth")
+    cost.figure(found("cost.json"), ROOT / "docs/cost.svg")
+    figures.growth(found("growth.json"), ROOT / "docs/growth")
     figures.modules(ROOT / "docs/modules")
-    learning.curves(json.loads((ROOT / RECIPES).read_text()), ROOT / "docs/curves")
+    learning.curves(found("recipes"), ROOT / "docs/curves")
     card.write()
 
 
