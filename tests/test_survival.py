@@ -9,8 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import survivors
+from PIL import Image
 
 from sortnet import runs
 from sortnet.training import checkpoint
@@ -118,3 +120,22 @@ def test_a_signal_saves_and_exits(tmp_path: Path, number: signal.Signals) -> Non
     assert f"would go on at step {newest.step} of 350" in lines
     assert "not in use" in lines
     assert runs.events(directory)[-1]["event"] == "stop"
+
+
+def test_a_signal_to_the_workers_as_well_saves_and_exits(tmp_path: Path) -> None:
+    """Schedulers send one to every process of a job, also to those that read images."""
+    for i in range(40):
+        (tmp_path / "images" / f"class{i % 2}").mkdir(parents=True, exist_ok=True)
+        pixels = np.full((32, 32, 3), i, np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "images" / f"class{i % 2}" / f"{i}.png")
+    given = command(tmp_path / "runs", "--data", str(tmp_path / "images"), "--size", "32")
+    process = subprocess.Popen(given, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    directory = tmp_path / "runs" / "images" / "lenet-size32-x0.005" / "seed0"
+    while len(runs.rows(directory)) < 3 and process.poll() is None:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, stderr = process.communicate()
+    assert process.returncode == 128 + signal.SIGTERM, stderr
+    newest, _ = checkpoint.latest(directory / "checkpoints")
+    assert newest is not None
+    assert f"stopped at step {newest.step} and saved" in stderr.splitlines()[-1]

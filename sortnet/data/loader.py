@@ -2,6 +2,7 @@
 
 import math
 import os
+import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,6 +20,8 @@ SHORT = 256 / 224
 
 ASPECT = (3 / 4, 4 / 3)
 TRIES = 10
+PATIENCE = 30
+"""Seconds between a scheduler's signal to stop and its last one, as a rule."""
 
 
 class Box(NamedTuple):
@@ -92,8 +95,18 @@ def in_order(reader: Any, tasks: Iterable[Any], workers: int | None = None) -> I
         num_workers=cores() if workers is None else workers,
         collate_fn=_as_it_is,
         generator=torch.Generator(),  # else it takes a number from the global one
+        worker_init_fn=_patient,
     )
     return iter(loader)
+
+
+def _patient(_worker: int) -> None:
+    """Let a worker outlive a signal to stop for as long as the process that it serves may need.
+
+    Schedulers send it to both, and that process must not lose its workers while it saves.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(PATIENCE))
 
 
 def _as_it_is(batch: Any) -> Any:  # noqa: ANN401
