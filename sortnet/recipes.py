@@ -135,11 +135,13 @@ ALEXNET = Recipe(
     "alexnet",
     _sections((1e-1, 100_000), (1e-2, 100_000), (1e-3, 100_000), (1e-4, 100_000), (1e-5, 50_000)),
     batch=256,
+    clip=0.1,  # as for BigNet
 )
 
 BVLC = replace(  # Caffe's own rate for this network: the paper's is probably a misprint
     ALEXNET,
     name="bvlc",
+    clip=None,
     sections=tuple(replace(section, rate=section.rate / 10) for section in ALEXNET.sections),
 )
 

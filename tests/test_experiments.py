@@ -1,6 +1,7 @@
 """Experiments: every cell builds and learns, sweeps survive what happens to them."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -83,16 +84,19 @@ def test_sizes_give_every_seed_a_directory_of_its_own(size: str) -> None:
     assert differences(SIZES["paper"].fit(cell.run), cell.run) == []
 
 
-def test_shards_are_parts() -> None:
-    every = sweep.plan("table2", "mini", 2).runs
+def test_shards_and_commands_are_parts() -> None:
+    whole = sweep.plan("table2", "mini", 2, kept=Path("kept here"))
+    every = whole.runs
     parts = [sweep.plan("table2", "mini", 2, shard=f"{i}/5").runs for i in range(1, 6)]
     assert sorted(run.id for part in parts for run in part) == sorted(run.id for run in every)
-    lines = sweep.commands("table2", "mini", 2, "data", "runs").splitlines()
-    assert len(lines) == len(every)
-    for line, run in list(zip(lines, every, strict=True))[::9]:
-        shard = line.partition("--shard ")[2].partition(" ")[0]
-        assert sweep.plan("table2", "mini", 2, shard=shard).runs == (run,)
-        assert line.endswith(run.id)
+    lines = sweep.commands(whole).splitlines()
+    for line, run in zip(lines, every, strict=True):
+        *words, only = shlex.split(line)
+        assert words[-3:] == ["--results", "kept here", "--only"]
+        assert sweep.plan("table2", "mini", 2, only=only).runs == (run,)
+    small = sweep.plan("table2", "mini", 2, only="cifar10/lenet*").runs
+    assert {run.network for run in small} == {"lenet"}
+    assert len(small) == 6
 
 
 @pytest.mark.parametrize(
@@ -102,6 +106,7 @@ def test_shards_are_parts() -> None:
         ({"size_": "huge"}, "unknown size 'huge'; there are smoke, mini, paper"),
         ({"shard": "9/8"}, "shard '9/8' must be like 3/8"),
         ({"shard": "x"}, "shard 'x' must be like 3/8"),
+        ({"only": "pets/*"}, "no run of table1 is like 'pets/\\*'; they are like digits/lenet-"),
         ({"seeds": 0}, "seeds is 0, but must be 1 or more"),
         ({"processes": 0}, "processes is 0, but must be 1 or more"),
     ],

@@ -83,7 +83,7 @@ def bench(
         tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NETWORK ...]")
     ] = (),
     /,
-    rounds: int = 31,
+    rounds: int = 36,
     compiled: bool = False,
     against: Literal["sum", "naive"] = "sum",
     parts: bool = True,

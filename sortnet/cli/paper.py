@@ -22,6 +22,7 @@ def reproduce(
     data: Path = Path("data"),
     out: Path = Path("runs"),
     processes: int | None = None,
+    only: str = "*",
     shard: str | None = None,
     print_commands: bool = False,
     results: Path | None = None,
@@ -30,6 +31,7 @@ def reproduce(
 
     $ sortnet reproduce table1
     $ sortnet reproduce table2 --size mini --seeds 3 --data data --results results
+    $ sortnet reproduce table1 --size mini --only "cifar10/lenet*"
     $ sortnet reproduce table2 --size paper --shard 3/8
     $ sortnet reproduce table3 --size paper --print-commands > commands.txt
 
@@ -42,6 +44,7 @@ def reproduce(
         data: The directory of all data sets.
         out: The directory of all runs; those that have ended are not trained again.
         processes: How many runs are trained side by side; one for each core without it.
+        only: A pattern of the runs to train, by the names of their directories.
         shard: 3/8 trains the third of eight parts.
         print_commands: Print one command for each run, for a cluster, and train nothing.
         results: A directory in which a JSON file of each run that has ended is kept; what is there
@@ -57,12 +60,13 @@ def reproduce(
     if experiment == "cost":
         from sortnet.cli.look import bench
 
-        brief, rounds = size == "smoke", 5 if size == "smoke" else 31
+        brief, rounds = size == "smoke", 5 if size == "smoke" else 36
         json = None if results is None else results / "cost.json"
         bench(SMOKE_COST if brief else (), rounds=rounds, parts=not brief, json=json)
         return
     if print_commands:
-        print(sweep.commands(experiment, size, seeds, data, out))
+        todo = sweep.plan(experiment, size, seeds, data, out, shard, results, only)
+        print(sweep.commands(todo))
         return
     console = Console(file=sys.stderr)
     with Progress(TextColumn("{task.description}"), console=console, transient=True) as progress:
@@ -74,7 +78,7 @@ def reproduce(
             progress.update(bar, description=str(state))
 
         given = (experiment, size, seeds, data, out, processes, shard)
-        stored = sweep.reproduce(*given, show, results)
+        stored = sweep.reproduce(*given, show, results, only)
     Console().print(Markdown(tables.markdown(stored)))
     if experiment == "figures":
         _draw(stored, out / "figures")

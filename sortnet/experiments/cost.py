@@ -240,7 +240,7 @@ def measure_network(
         call = _call(what, machine, images, labels)
         chosen = ready if what == "step" else [c for c in ready if c.name != "naive"]
         for c, time_, seconds in compare(
-            chosen, call, rounds if what == "step" else rounds // 3 + 1
+            chosen, call, rounds if what == "step" else max(1, rounds // 3)
         ):
             multiply_adds = done[c.name.partition(",")[0]] * (1 if what == "forward" else 3)
             found = Measurement(
@@ -307,7 +307,7 @@ class Plan:
     """
 
     networks: tuple[str, ...] = tuple(CASES)
-    rounds: int = 31
+    rounds: int = 36
     compiled: bool = False
     naive: bool = False
     parts: bool = True

@@ -7,6 +7,7 @@ has ended is not trained again, what was interrupted goes on, and a run that div
 import json
 import math
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import IO, Any
@@ -134,6 +136,7 @@ def plan(
     out: str | Path = "runs",
     shard: str | None = None,
     kept: Path | None = None,
+    only: str = "*",
 ) -> Plan:
     """What `reproduce` is going to do.
 
@@ -145,13 +148,17 @@ def plan(
         out: The directory of all runs.
         shard: ``3/8`` for the third of eight parts.
         kept: The directory of what is kept of runs that have ended.
+        only: A pattern of the runs' names, if not all are wanted: ``cifar10/lenet*``.
     """
     wanted, chosen = experiment(name), size(size_)
     count = chosen.seeds if seeds is None else seeds
     if count < 1:
         raise ValueError(f"seeds is {count}, but must be 1 or more")
     fitted = (chosen.fit(run, seed) for seed in range(count) for run in wanted.runs)
-    every = tuple({run.id: run for run in fitted}.values())
+    every = tuple({run.id: run for run in fitted if fnmatch(run.id, only)}.values())
+    if not every:
+        example = chosen.fit(wanted.runs[0]).id
+        raise ValueError(f"no run of {name} is like {only!r}; they are like {example}")
     return Plan(wanted, chosen, Path(out), Path(root), every[_part(shard)], kept)
 
 
@@ -164,15 +171,13 @@ def _part(shard: str | None) -> slice:
     return slice(int(index) - 1, None, int(count))
 
 
-def commands(name: str, size_: str, seeds: int | None, root: str | Path, out: str | Path) -> str:
-    """One command for each run, for whatever distributes commands over machines."""
-    todo = plan(name, size_, seeds, root, out)
-    count = len(todo.runs)
-    given = f"--size {size_} --seeds {seeds or todo.chosen.seeds} --data {root} --out {out}"
-    return "\n".join(
-        f"sortnet reproduce {name} {given} --shard {i}/{count}  # {run.id}"
-        for i, run in enumerate(todo.runs, 1)
-    )
+def commands(todo: Plan) -> str:
+    """One command for each run of a plan, for whatever distributes commands over machines."""
+    seeds = 1 + max(run.seed for run in todo.runs)
+    given = ["sortnet", "reproduce", todo.wanted.name, "--size", todo.chosen.name]
+    given += ["--seeds", str(seeds), "--data", str(todo.root), "--out", str(todo.out)]
+    given += [] if todo.kept is None else ["--results", str(todo.kept)]
+    return "\n".join(shlex.join([*given, "--only", run.id]) for run in todo.runs)
 
 
 @cache
@@ -229,6 +234,7 @@ def reproduce(
     shard: str | None = None,
     show: Callable[[Progress], None] = lambda progress: None,
     kept: Path | None = None,
+    only: str = "*",
 ) -> results.Stored:
     """Train what is not yet trained of an experiment and give its results.
 
@@ -243,12 +249,13 @@ def reproduce(
         show: Is told how far it is, about twice a second.
         kept: The directory in which each run that has ended is kept as a JSON file; what is there
             already is not trained again.
+        only: A pattern of the runs' names, if not all are wanted: ``cifar10/lenet*``.
 
     Raises:
         Stopped: A signal came.
         OSError: Some runs could not be trained; the others were.
     """
-    todo = plan(name, size_, seeds, root, out, shard, kept)
+    todo = plan(name, size_, seeds, root, out, shard, kept, only)
     if processes is None:
         processes = 1 if torch.cuda.is_available() else cores()
     if processes < 1:

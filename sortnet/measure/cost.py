@@ -1,5 +1,6 @@
 """What a network costs to run: time as a ratio, bytes kept for the backward pass, peak memory."""
 
+import itertools
 import math
 import os
 import statistics
@@ -31,13 +32,14 @@ class Ratio:
 def side_by_side(functions: Sequence[Callable[[], object]], rounds: int) -> list[list[float]]:
     """Seconds that each function took in each round.
 
-    The functions take turns, forwards and backwards: what slows the machine down for a while
-    slows down all of them, and their ratios within a round remain.
+    The functions take turns: what slows the machine down for a while slows down all of them, and
+    their ratios within a round remain. They do so in every order in turn, because one that
+    follows upon itself finds the caches warm.
     """
     times: list[list[float]] = [[] for _ in functions]
-    for i in range(rounds):
-        order = range(len(functions))
-        for j in order if i % 2 == 0 else reversed(order):
+    orders = itertools.cycle(itertools.permutations(range(len(functions))))
+    for _, order in zip(range(rounds), orders, strict=False):
+        for j in order:
             start = time.perf_counter()
             functions[j]()
             if torch.cuda.is_available():

@@ -18,6 +18,7 @@ PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "accuracy": ("README.md", "recipes", tables.brief),
     "recipes": ("docs/results.md", "recipes", tables.markdown),
     "attempts": ("docs/results.md", "attempts", tables.markdown),
+    "rates": ("docs/deviations.md", "rates", tables.markdown),
 }
 """By name: the page, a file in `results/` or an experiment, and what makes the one's part of the
 other."""

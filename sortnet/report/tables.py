@@ -39,19 +39,25 @@ def filled(stored: results.Stored) -> results.Stored:
 
 
 def table(stored: results.Stored) -> tuple[list[str], list[list[str]]]:
-    """Heading and rows: in each cell ours, as mean and deviation over seeds, and the paper's."""
+    """Heading and rows: in each cell ours, as mean and deviation over seeds, and the paper's.
+
+    A column of which the paper has nothing stands alone.
+    """
     rows = list(dict.fromkeys(cell["row"] for cell in stored["cells"]))
-    columns = list(dict.fromkeys(cell["column"] for cell in stored["cells"]))
+    columns: dict[str, bool] = {}
+    for cell in stored["cells"]:
+        columns[cell["column"]] = columns.get(cell["column"], False) or bool(_printed(cell))
     cells = {(cell["row"], cell["column"]): cell for cell in stored["cells"]}
     heading = [""]
-    for column in columns:
-        heading += [column, "paper"]
+    for column, printed in columns.items():
+        heading += [column, "paper"] if printed else [column]
     lines = []
     for row in rows:
         line = [row]
-        for column in columns:
+        for column, printed in columns.items():
             cell = cells.get((row, column))
-            line += ["", ""] if cell is None else [_ours(stored, cell), _printed(cell)]
+            both = ["", ""] if cell is None else [_ours(stored, cell), _printed(cell)]
+            line += both if printed else both[:1]
         lines.append(line)
     return heading, lines
 

@@ -32,7 +32,7 @@ def _measured(networks: tuple[str, ...], rounds: int) -> list[Measurement]:
 def measured(context: Context) -> list[Measurement]:
     """SORT beside the sum, in a chain and in a residual network, or in all of them."""
     names = ("lenet", "resnet20") if context.brief else tuple(CASES)
-    return _measured(names, 41 if context.brief else 31)
+    return _measured(names, 41 if context.brief else 36)
 
 
 def extra_time(context: Context) -> Finding:
@@ -102,7 +102,7 @@ def bilinear_slower(context: Context) -> Finding:
     found = cost.compare(
         [_head(machine, name) for name in HEADS],
         lambda contestant: contestant.step(machine, images, labels),
-        7 if context.brief else 31,
+        7 if context.brief else 36,
     )
     times = {contestant.name: time for contestant, time, _ in found}
     figures = ", ".join(f"{name} pooling takes {_text(time)}" for name, time in times.items())
