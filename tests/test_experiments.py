@@ -146,6 +146,9 @@ def test_an_experiment_that_learns_one_that_diverges_one_that_fails(
     assert sweep.reproduce("tiny", "paper", 1, "", tmp_path, 2) == found
     elsewhere = tmp_path / "elsewhere"  # nor is what is kept, of runs that are gone
     assert sweep.reproduce("tiny", "paper", 1, "", elsewhere, 2, kept=kept) == found
+    (kept / f"{cells[0].run.id}.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"seed0\.json does not hold what is kept of a run"):
+        sweep.reproduce("tiny", "paper", 1, "", elsewhere, 2, kept=kept)
     monkeypatch.undo()
 
     bad = (*cells, Cell("gone", "pets", Run("lenet", short, data="no/such/folder")))

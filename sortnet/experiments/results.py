@@ -74,11 +74,20 @@ def _cell(cell: Cell, same: list[Run]) -> dict[str, Any]:
 def entry(run: Run, *places: str | Path) -> Entry | None:
     """What came of a run, out of the first place that has it; None if it has not ended."""
     for place in places:
-        kept = Path(place) / f"{run.id}.json"
-        found = _read(Path(place) / run.id) or (files.read_json(kept) if kept.is_file() else None)
+        found = _read(Path(place) / run.id) or _kept(Path(place) / f"{run.id}.json")
         if found is not None:
             return found
     return None
+
+
+def _kept(file: Path) -> Entry | None:
+    """What `keep` has written."""
+    if not file.is_file():
+        return None
+    found: Entry = files.read_json(file)
+    if not isinstance(found, dict) or not {"ended", "test", "data"} <= found.keys():
+        raise ValueError(f"{file} does not hold what is kept of a run")
+    return found
 
 
 def _read(directory: Path) -> Entry | None:

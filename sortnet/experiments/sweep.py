@@ -173,7 +173,7 @@ def _part(shard: str | None) -> slice:
 
 def commands(todo: Plan) -> str:
     """One command for each run of a plan, for whatever distributes commands over machines."""
-    seeds = 1 + max(run.seed for run in todo.runs)
+    seeds = 1 + max((run.seed for run in todo.runs), default=0)
     given = ["sortnet", "reproduce", todo.wanted.name, "--size", todo.chosen.name]
     given += ["--seeds", str(seeds), "--data", str(todo.root), "--out", str(todo.out)]
     given += [] if todo.kept is None else ["--results", str(todo.kept)]
