@@ -122,7 +122,7 @@ def differences(run: Run, original: Run) -> list[str]:
     if run.network != original.network:
         found.append(f"{run.network} for {original.network}")
     if run.recipe.steps != original.recipe.steps:
-        found.append(f"{run.recipe.steps / original.recipe.steps:.2g} of the schedule")
+        found.append(f"{run.recipe.scale:.2g} of the schedule")
     if run.data != original.data:
         found.append(f"{run.data} for {original.data}")
     if run.recipe.batch != original.recipe.batch:

@@ -231,12 +231,12 @@ EXPERIMENTS = {
         ),
         Experiment(
             "attempts",
-            "How SORT starts well: a quarter of the schedule, error on held-out images (%)",
+            "How SORT starts well: ResNet-20 on CIFAR-10, error on held-out images (%)",
             tuple(_attempts()),
         ),
         Experiment(
             "rates",
-            "BigNet at a first rate of 0.1: a fifth of the schedule, error on held-out images (%)",
+            "BigNet at a first rate of 0.1: CIFAR-10, error on held-out images (%)",
             tuple(_rates()),
         ),
     )
