@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "cost": ("docs/cost.md", "cost.json", cost.markdown),
     "again": ("docs/cost.md", "cost-again.json", cost.markdown),
+    "again-compiled": ("docs/cost.md", "cost-again-compiled.json", cost.markdown),
     "models": ("docs/any-model.md", "models.json", any_model.markdown),
     "scale": ("docs/scale.md", "scale.json", scale.markdown),
     "summary": ("README.md", "cost.json", cost.summary),
