@@ -108,12 +108,11 @@ def test_shards_and_commands_are_parts() -> None:
         ({"shard": "x"}, "shard 'x' must be like 3/8"),
         ({"only": "pets/*"}, "no run of table1 is like 'pets/\\*'; they are like digits/lenet-"),
         ({"seeds": 0}, "seeds is 0, but must be 1 or more"),
-        ({"processes": 0}, "processes is 0, but must be 1 or more"),
     ],
 )
 def test_mistakes_are_one_line(arguments: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says) as error:
-        sweep.reproduce(**{"name": "table1", "size_": "smoke", **arguments})  # type: ignore[arg-type]
+        sweep.plan(**{"name": "table1", "size_": "smoke", **arguments})  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
 
 
@@ -129,7 +128,10 @@ def test_an_experiment_that_learns_one_that_diverges_one_that_fails(
     monkeypatch.setitem(EXPERIMENTS, "tiny", Experiment("tiny", "Tiny", cells))
     shown: list[sweep.Progress] = []
     kept = tmp_path / "results"
-    found = sweep.reproduce("tiny", "paper", 1, "", tmp_path, 2, show=shown.append, kept=kept)
+    todo = sweep.plan("tiny", "paper", 1, out=tmp_path, kept=kept)
+    with pytest.raises(ValueError, match="processes is 0, but must be 1 or more"):
+        sweep.reproduce(todo, processes=0)
+    found = sweep.reproduce(todo, 2, show=shown.append)
     assert [run["ended"] for run in found["runs"].values()] == ["finished", "diverged"]
     assert shown[-1].share == 1
     assert shown[-1].ended == shown[-1].total == 2
@@ -143,18 +145,18 @@ def test_an_experiment_that_learns_one_that_diverges_one_that_fails(
     assert "| wild | \N{EN DASH} | \N{EN DASH} |" in page
 
     monkeypatch.setattr(subprocess, "Popen", None)  # what has ended is not trained again
-    assert sweep.reproduce("tiny", "paper", 1, "", tmp_path, 2) == found
-    elsewhere = tmp_path / "elsewhere"  # nor is what is kept, of runs that are gone
-    assert sweep.reproduce("tiny", "paper", 1, "", elsewhere, 2, kept=kept) == found
+    assert sweep.reproduce(sweep.plan("tiny", "paper", 1, out=tmp_path)) == found
+    elsewhere = replace(todo, out=tmp_path / "elsewhere")
+    assert sweep.reproduce(elsewhere) == found  # nor is what is kept, of runs that are gone
     (kept / f"{cells[0].run.id}.json").write_text("{}")
     with pytest.raises(ValueError, match=r"seed0\.json does not hold what is kept of a run"):
-        sweep.reproduce("tiny", "paper", 1, "", elsewhere, 2, kept=kept)
+        sweep.reproduce(elsewhere)
     monkeypatch.undo()
 
     bad = (*cells, Cell("gone", "pets", Run("lenet", short, data="no/such/folder")))
     monkeypatch.setitem(EXPERIMENTS, "tiny", Experiment("tiny", "Tiny", bad))
     with pytest.raises(OSError, match=r"1 of 3 runs could not be trained, first folder/lenet"):
-        sweep.reproduce("tiny", "paper", 1, "", tmp_path, 1)
+        sweep.reproduce(sweep.plan("tiny", "paper", 1, out=tmp_path), processes=1)
 
 
 SWEEP = """
@@ -167,7 +169,7 @@ from sortnet.runs import Run
 long = replace(LENET, sections=(Section(1e-2, 100_000),), batch=4)
 EXPERIMENTS["long"] = Experiment("long", "Long", (Cell("a", "b", Run("lenet", long)),))
 try:
-    sweep.reproduce("long", "paper", 1, "", sys.argv[1], 1)
+    sweep.reproduce(sweep.plan("long", "paper", 1, out=sys.argv[1]))
 except sweep.Stopped as error:
     sys.exit(str(error))
 """

@@ -64,8 +64,8 @@ def reproduce(
         json = None if results is None else results / "cost.json"
         bench(SMOKE_COST if brief else (), rounds=rounds, parts=not brief, json=json)
         return
+    todo = sweep.plan(experiment, size, seeds, data, out, shard, results, only)
     if print_commands:
-        todo = sweep.plan(experiment, size, seeds, data, out, shard, results, only)
         print(sweep.commands(todo))
         return
     console = Console(file=sys.stderr)
@@ -77,8 +77,7 @@ def reproduce(
                 console.print(state.news, highlight=False, markup=False)
             progress.update(bar, description=str(state))
 
-        given = (experiment, size, seeds, data, out, processes, shard)
-        stored = sweep.reproduce(*given, show, results, only)
+        stored = sweep.reproduce(todo, processes, show)
     Console().print(Markdown(tables.markdown(stored)))
     if experiment == "figures":
         _draw(stored, out / "figures")

@@ -96,6 +96,7 @@ class Plan:
     Attributes:
         wanted: The experiment.
         chosen: Its size.
+        seeds: How many runs of each kind the experiment has.
         out: The directory of all runs.
         root: The directory of all data.
         runs: All runs, or those of a shard: first every cell with seed 0, then with seed 1.
@@ -104,6 +105,7 @@ class Plan:
 
     wanted: Experiment
     chosen: Size
+    seeds: int
     out: Path
     root: Path
     runs: tuple[Run, ...]
@@ -138,7 +140,7 @@ def plan(
     kept: Path | None = None,
     only: str = "*",
 ) -> Plan:
-    """What `reproduce` is going to do.
+    """What of an experiment is to be trained.
 
     Arguments:
         name: Out of `EXPERIMENTS`.
@@ -147,7 +149,8 @@ def plan(
         root: The directory of all data.
         out: The directory of all runs.
         shard: ``3/8`` for the third of eight parts.
-        kept: The directory of what is kept of runs that have ended.
+        kept: The directory in which each run that has ended is kept as a JSON file; what is there
+            already is not trained again.
         only: A pattern of the runs' names, if not all are wanted: ``cifar10/lenet*``.
     """
     wanted, chosen = experiment(name), size(size_)
@@ -159,7 +162,7 @@ def plan(
     if not every:
         example = chosen.fit(wanted.runs[0]).id
         raise ValueError(f"no run of {name} is like {only!r}; they are like {example}")
-    return Plan(wanted, chosen, Path(out), Path(root), every[_part(shard)], kept)
+    return Plan(wanted, chosen, count, Path(out), Path(root), every[_part(shard)], kept)
 
 
 def _part(shard: str | None) -> slice:
@@ -173,9 +176,8 @@ def _part(shard: str | None) -> slice:
 
 def commands(todo: Plan) -> str:
     """One command for each run of a plan, for whatever distributes commands over machines."""
-    seeds = 1 + max((run.seed for run in todo.runs), default=0)
     given = ["sortnet", "reproduce", todo.wanted.name, "--size", todo.chosen.name]
-    given += ["--seeds", str(seeds), "--data", str(todo.root), "--out", str(todo.out)]
+    given += ["--seeds", str(todo.seeds), "--data", str(todo.root), "--out", str(todo.out)]
     given += [] if todo.kept is None else ["--results", str(todo.kept)]
     return "\n".join(shlex.join([*given, "--only", run.id]) for run in todo.runs)
 
@@ -225,37 +227,21 @@ class Board:
 
 
 def reproduce(
-    name: str,
-    size_: str,
-    seeds: int | None = None,
-    root: str | Path = "data",
-    out: str | Path = "runs",
+    todo: Plan,
     processes: int | None = None,
-    shard: str | None = None,
     show: Callable[[Progress], None] = lambda progress: None,
-    kept: Path | None = None,
-    only: str = "*",
 ) -> results.Stored:
-    """Train what is not yet trained of an experiment and give its results.
+    """Train what is not yet trained of a plan and give its experiment's results.
 
     Arguments:
-        name: Out of `EXPERIMENTS`.
-        size_: Out of `SIZES`.
-        seeds: How many seeds; as many as the size has without it.
-        root: The directory of all data.
-        out: The directory of all runs.
+        todo: What is to be trained.
         processes: How many runs are trained at a time; one for each core, or one on a GPU.
-        shard: ``3/8`` for the third of eight parts.
         show: Is told how far it is, about twice a second.
-        kept: The directory in which each run that has ended is kept as a JSON file; what is there
-            already is not trained again.
-        only: A pattern of the runs' names, if not all are wanted: ``cifar10/lenet*``.
 
     Raises:
         Stopped: A signal came.
         OSError: Some runs could not be trained; the others were.
     """
-    todo = plan(name, size_, seeds, root, out, shard, kept, only)
     if processes is None:
         processes = 1 if torch.cuda.is_available() else cores()
     if processes < 1:
@@ -265,9 +251,9 @@ def reproduce(
     try:
         _train(todo, board, processes, show)
     finally:
-        stored = results.collect(name, size_, seeds, *todo.places)
-        if kept is not None:
-            results.keep(stored, kept)
+        stored = results.collect(todo.wanted.name, todo.chosen.name, todo.seeds, *todo.places)
+        if todo.kept is not None:
+            results.keep(stored, todo.kept)
     if board.failed:
         key, reason = next(iter(board.failed.items()))
         raise OSError(
