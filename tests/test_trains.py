@@ -1,4 +1,4 @@
-"""LeNet, ResNet-20 and WRN-28 train at the paper's first learning rate, with and without SORT.
+"""LeNet, ResNet-20 and WRN-28 train at the paper's first learning rate, BigNet*-SORT starts well.
 
 On scikit-learn's digits, brought to 32 x 32, for as many steps as show it.
 """
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from sortnet import build
 from sortnet.fusion import kernels
+from sortnet.networks import chain
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +61,22 @@ def test_loss_falls(
         losses.append(loss.item())
     assert all(math.isfinite(loss) for loss in losses)
     assert sum(losses[-10:]) / 10 < below
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_products_of_products_stay_small(
+    digits: tuple[Tensor, Tensor], seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def responses() -> list[float]:
+        torch.manual_seed(seed)
+        network = build("bignet", classes=10, fusion="sort", branched=True).eval()
+        blocks = [f"conv{i}" for i in range(1, 9)]
+        with torch.no_grad():
+            found = network.activations(digits[0][:16], *blocks)
+        return [found[name].square().mean().sqrt().item() for name in blocks]
+
+    assert all(0.05 < x < 1.1 for x in responses())
+    monkeypatch.setattr(chain, "DEEP", 1.0)
+    first, *_, last = responses()
+    assert first < 1.5
+    assert last > 100

@@ -15,9 +15,10 @@ from sortnet.networks.network import Network, Plan
 DEEP = 0.8
 """Factor on each branch's second convolution at the start, in networks of five blocks and more.
 
-A product grows with the square of the responses: with xavier alone those of BigNet*-SORT are 0.9
-behind the first block and 2000 behind the last, with this factor 0.7 and 0.1, and those of
-AlexNet*-SORT stay at about 1. It is the same for every fusion, so that all start from one point.
+A product grows with the square of the responses: with xavier alone those of BigNet*-SORT are 1
+behind the first block and hundreds or more behind the last, with this factor 0.7 and 0.1, and
+those of AlexNet*-SORT stay at about 1. It is the same for every fusion, so that all start from
+one point.
 """
 
 
