@@ -92,30 +92,32 @@ def _by_channel(x: Tensor) -> Tensor:
 
 
 def pull_all(options: Options, *inputs: Any) -> tuple[Tensor | None, ...]:  # noqa: ANN401
-    """The same with the gradients of batch normalisation: three for each branch, then the gate's.
-
-    What follows those is returned for one reason only: Inductor stores what is returned, and
-    would otherwise compute it again at every use.
-    """
+    """The same with batch normalisation's gradients: three for each branch, then the gate's."""
     a, b, _, _ = _split(options, inputs)
     by_a, by_b, *by_gate = pull(options, *inputs)
     left, right = _unnormalised(options.a, a, by_a), _unnormalised(options.b, b, by_b)
-    return *left[:3], *right[:3], *by_gate, *left[3:], *right[3:]
+    return *left, *right, *by_gate
 
 
 def _unnormalised(name: str, inputs: Inputs, grad: Tensor) -> tuple[Tensor | None, ...]:
     if name != "normalised":
         return grad, None, None
     raw, weight, _, mean, invstd = inputs
-    x, wide = widen(raw) - mean.view(-1, 1, 1), widen(grad)
+    x, wide = widen(raw) - mean.view(-1, 1, 1), widen(_stored(grad))
     by_bias = _by_channel(wide)
     by_weight = _by_channel(wide * x) * invstd
     share = raw.shape[1] / raw.numel()
-    scale = invstd if weight is None else invstd * weight
-    slope, offset = -share * by_weight * invstd * scale, -share * by_bias * scale
+    scale = invstd if weight is None else _stored(invstd * weight)
+    slope = _stored(-share * by_weight * invstd * scale)
+    offset = _stored(-share * by_bias * scale)
     by_raw = wide * scale.view(-1, 1, 1) + x * slope.view(-1, 1, 1) + offset.view(-1, 1, 1)
     found = by_weight if weight is None else by_weight.to(weight.dtype)
-    return by_raw.to(raw.dtype), found, by_bias, grad, scale, slope, offset
+    return by_raw.to(raw.dtype), found, by_bias
+
+
+def _stored(x: Tensor) -> Tensor:
+    """The same tensor, which Inductor then stores: else it computes it again at every use."""
+    return x.as_strided(x.shape, x.stride())
 
 
 def _made(name: str, inputs: Inputs) -> Tensor:
