@@ -3,15 +3,25 @@
 import re
 from pathlib import Path
 
+import matplotlib
 import pytest
 
-from sortnet.report.docs import PARTS, ROOT, generated
+from sortnet.report.docs import FIGURES, PARTS, ROOT, draw, generated
 
 
 @pytest.mark.parametrize("name", PARTS)
 def test_pages_are_up_to_date(name: str) -> None:
     page, text = generated(name)
     assert page.read_text() == text, "run `make docs`"
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_up_to_date(name: str, tmp_path: Path) -> None:
+    kept = (ROOT / "docs" / f"{name}.svg").read_text()
+    if f"Matplotlib v{matplotlib.__version__}," not in kept:
+        pytest.skip("another version of matplotlib draws the same figure in other bytes")
+    drawn, _ = draw(name, tmp_path / name)
+    assert drawn.read_text() == kept, "run `make docs`"
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/op.md", "docs/any-model.md"])

@@ -103,7 +103,7 @@ def bench(
         against: naive also measures what the plain formula would cost.
         parts: Measure the op, the blocks and the bilinear heads, too.
         json: Where to write all figures.
-        figure: Where to draw the networks' figures, as .png, .svg or .pdf.
+        figure: Where to draw the networks' figures, as .svg and .png.
     """
     from rich.console import Console
     from rich.progress import Progress

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from sortnet.report.style import OTHERS, styled
+from sortnet.report.style import GREY, OTHERS, canvas, save, styled
 
 Row = list[str]
 UNCOMPILED = "SORT, not compiled"
@@ -119,44 +119,32 @@ def _line(cells: Row) -> str:
 
 
 @styled
-def figure(result: dict[str, Any], path: Path) -> None:
+def figure(result: dict[str, Any], path: Path) -> list[Path]:
     """Draw the ratios of a training step's time and of its saved bytes, network by network."""
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    from matplotlib import pyplot as plt
     from matplotlib.lines import Line2D
 
     steps = [m for m in result["measurements"] if m["level"] == "network" and m["what"] == "step"]
     steps = [m for m in steps if m["against"] != UNCOMPILED]
-    kinds = sorted({(m["against"], m["mode"]) for m in steps}, key=lambda kind: kind[0] != "SORT")
+    kinds = list(dict.fromkeys((m["against"], m["mode"]) for m in steps))
+    kinds.sort(key=lambda kind: kind[0] != "SORT")
     names = list(dict.fromkeys(m["name"] for m in steps))
-    fig, axes = plt.subplots(
-        1, 2, figsize=(9, 0.5 + 0.45 * len(names)), sharey=True, layout="constrained"
-    )
-    for i, kind in enumerate(kinds):
-        for m in (m for m in steps if (m["against"], m["mode"]) == kind):
+    drawn, axes = canvas(1, 2, 9, 0.5 + 0.45 * len(names))
+    time, kept = axes[0]
+    handles = []
+    for i, (against, mode) in enumerate(kinds):
+        style: Any = {"color": OTHERS[i], "marker": "osD^"[i % 4], "markersize": 5}
+        handles.append(Line2D([], [], ls="", label=f"{against}, {mode}", **style))
+        for m in (m for m in steps if (m["against"], m["mode"]) == (against, mode)):
             y = names.index(m["name"]) + 0.18 * (i - (len(kinds) - 1) / 2)
             t = m["time"]
-            style = {"color": OTHERS[i], "marker": "osD^"[i % 4], "markersize": 5}
             spread = [[t["median"] - t["low"]], [t["high"] - t["median"]]]
-            axes[0].errorbar(t["median"], y, xerr=spread, capsize=2, **style)
-            axes[1].plot(m["saved"][1] / m["saved"][0], y, **style)
-    for axis, title in zip(
-        axes, ("time of a training step", "bytes kept for the backward pass"), strict=True
-    ):
-        axis.axvline(1, color="0.6", linewidth=1, zorder=0)
-        axis.set_title(f"{title}, relative to the sum", fontsize=10)
-        axis.grid(axis="x", alpha=0.3)
-    axes[0].set_yticks(range(len(names)), names)
-    axes[0].invert_yaxis()
-    handles = [
-        Line2D(
-            [], [], color=OTHERS[i], marker="osD^"[i % 4], linestyle="", label=f"{against}, {mode}"
-        )
-        for i, (against, mode) in enumerate(kinds)
-    ]
-    axes[1].legend(handles=handles, fontsize=9)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fig.savefig(path, dpi=150, metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(fig)
+            time.errorbar(t["median"], y, xerr=spread, capsize=2, **style)
+            kept.plot(m["saved"][1] / m["saved"][0], y, **style)
+    titles = "time of a training step", "bytes kept for the backward pass"
+    for axis, title, ticks in zip(axes[0], titles, (names, [""] * len(names)), strict=True):
+        axis.axvline(1, color=GREY, linewidth=1, zorder=0)
+        axis.set_title(f"{title}, relative to the sum")
+        axis.set_yticks(range(len(names)), ticks)
+        axis.set_ylim(len(names) - 0.5, -0.5)
+    kept.legend(handles=handles)
+    return save(drawn, path)

@@ -7,7 +7,7 @@ from typing import Any
 
 from sortnet import files
 from sortnet.experiments import results
-from sortnet.report import any_model, card, cost, figures, learning, scale, tables
+from sortnet.report import any_model, card, cost, figures, learning, scale, tables, verdicts
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
@@ -20,10 +20,18 @@ PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "accuracy": ("README.md", "recipes", tables.brief),
     "recipes": ("docs/results.md", "recipes", tables.markdown),
     "attempts": ("docs/results.md", "attempts", tables.markdown),
+    "claims": ("docs/claims.md", "claims.json", verdicts.markdown),
     "rates": ("docs/deviations.md", "rates", tables.markdown),
 }
 """By name: the page, a file in `results/` or an experiment, and what makes the one's part of the
 other."""
+
+FIGURES: dict[str, tuple[str, Callable[[Any, Path], list[Path]]]] = {
+    "cost": ("cost.json", cost.figure),
+    "growth": ("growth.json", figures.growth),
+    "curves": ("recipes", learning.curves),
+}
+"""By name in `docs/`: what is drawn, and what draws it."""
 
 
 def found(source: str) -> Any:  # noqa: ANN401
@@ -45,15 +53,20 @@ def generated(name: str) -> tuple[Path, str]:
     return ROOT / page, pattern.sub(lambda _: f"{begin}\n{part}{end}", text)
 
 
+def draw(name: str, path: Path) -> list[Path]:
+    """Draw a figure of the docs, as SVG and as PNG."""
+    source, drawing = FIGURES[name]
+    return drawing(found(source), path)
+
+
 def main() -> None:
     """Bring every page and figure up to date."""
     for name in PARTS:
         page, text = generated(name)
         page.write_text(text)
-    cost.figure(found("cost.json"), ROOT / "docs/cost.svg")
-    figures.growth(found("growth.json"), ROOT / "docs/growth")
+    for name in FIGURES:
+        draw(name, ROOT / "docs" / name)
     figures.modules(ROOT / "docs/modules")
-    learning.curves(found("recipes"), ROOT / "docs/curves")
     card.write()
 
 

@@ -1,6 +1,6 @@
 """Claims about accuracy: from the results of experiments, SORT and its baseline on equal seeds."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sortnet import paper
@@ -14,6 +14,7 @@ from sortnet.experiments.checks.finding import (
     Context,
     Finding,
     judged,
+    missing,
 )
 from sortnet.experiments.results import Stored
 from sortnet.experiments.statistics import paired
@@ -53,7 +54,7 @@ class Table:
     def note(self) -> str:
         """Where the figures come from."""
         if self.stored is None:
-            return f"`sortnet reproduce {self.name} --size mini` or paper would give some"
+            return f"{self.name}: none"
         changed = dict.fromkeys(text for cell in self.stored["cells"] for text in cell["changed"])
         return (
             f"{self.name}, size {self.stored['size']}: {', '.join(changed) or 'as in the paper'}"
@@ -75,18 +76,17 @@ def _with_baseline(name: str) -> list[tuple[str, str, str]]:
 
 
 def _against_baseline(
-    context: Context, names: Iterable[str], rows: str = "", expected: int = -1
+    context: Context, names: Sequence[str], rows: str = "", expected: int = -1
 ) -> Finding:
-    every, notes = [], []
-    for name in names:
-        table = Table.of(context, name)
-        notes.append(table.note)
+    every = []
+    tables = [Table.of(context, name) for name in names]
+    for table in tables:
         every += [
             table.compared(row, base, column, expected)
-            for row, base, column in _with_baseline(name)
+            for row, base, column in _with_baseline(table.name)
             if rows in row
         ]
-    return judged(every, "; ".join(notes))
+    return judged(every, "; ".join(table.note for table in tables), *names)
 
 
 def _rows(context: Context, pairs: Sequence[tuple[str, str]]) -> Finding:
@@ -94,7 +94,7 @@ def _rows(context: Context, pairs: Sequence[tuple[str, str]]) -> Finding:
     table = Table.of(context, "table1")
     columns = ("LeNet*", "BigNet*", "ResNet-20")
     every = [table.compared(row, base, column) for row, base in pairs for column in columns]
-    return judged(every, table.note)
+    return judged(every, table.note, table.name)
 
 
 def product_alone(context: Context) -> Finding:
@@ -108,7 +108,7 @@ def product_alone(context: Context) -> Finding:
             failed, runs = failed + bad, runs + len(values)
             found.append(f"{column}: {bad} of {len(values)} runs did not converge")
     if not found:
-        return Finding(OPEN, f"no results yet: {table.note}")
+        return missing(table.name)
     figures = f"{'; '.join(found)} ({table.note})"
     if len(found) < 2:
         return Finding(OPEN, figures)
@@ -124,7 +124,7 @@ def branched(context: Context) -> Finding:
         for column in ("CIFAR-10", "CIFAR-100", "SVHN")
     ]
     every += [large.compared("AlexNet*", "AlexNet", column) for column in ("top-1", "top-5")]
-    return judged(every, f"{small.note}; {large.note}")
+    return judged(every, f"{small.note}; {large.note}", small.name, large.name)
 
 
 def depth_explains(context: Context) -> Finding:
@@ -159,7 +159,7 @@ def grows_with_depth(context: Context) -> Finding:
         )
         for column in ("CIFAR-10", "CIFAR-100", "SVHN")
     ]
-    return judged(every, table.note)
+    return judged(every, table.note, table.name)
 
 
 def overfitting(context: Context) -> Finding:
@@ -169,7 +169,7 @@ def overfitting(context: Context) -> Finding:
         table.compared("ResNet-56", "ResNet-20", "SVHN", expected=1),
         table.compared("ResNet-56-SORT", "ResNet-20-SORT", "SVHN"),
     ]
-    return judged(every, table.note)
+    return judged(every, table.note, table.name)
 
 
 def record(context: Context) -> Finding:
@@ -179,7 +179,8 @@ def record(context: Context) -> Finding:
     table = Table.of(context, "table2")
     mine = table.values("WRN-28-SORT", "SVHN")
     limit: Values = dict.fromkeys(mine, best)
-    return judged([compared(f"WRN-28-SORT \N{MINUS SIGN} {best}", mine, limit)], table.note)
+    every = [compared(f"WRN-28-SORT \N{MINUS SIGN} {best}", mine, limit)]
+    return judged(every, table.note, table.name)
 
 
 def bilinear_worse(context: Context) -> Finding:
@@ -189,7 +190,7 @@ def bilinear_worse(context: Context) -> Finding:
         table.compared(row, "BigNet*", "error", -1 if "SORT" in row else 1)
         for row in ("BigNet*, bilinear", "BigNet*, compact bilinear", "BigNet*-SORT")
     ]
-    return judged(every, table.note)
+    return judged(every, table.note, table.name)
 
 
 CHECKS: dict[str, Check] = {

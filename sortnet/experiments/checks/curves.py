@@ -56,8 +56,6 @@ def _runs(known: Iterable[Stored], row: str, column: str) -> dict[int, Entry]:
 
 def _note(context: Context) -> str:
     known = [stored for name in SOURCES if (stored := context.best(name)) is not None]
-    if not known:
-        return "`sortnet reproduce figures --size mini` or paper would give some"
     return "; ".join(f"{stored['experiment']}, size {stored['size']}" for stored in known)
 
 
@@ -119,14 +117,14 @@ def equal_loss(context: Context) -> Finding:
                 loss = max(min(entry["curve"]["train"]["loss"]) for entry in both)
                 other[seed], mine[seed] = (at_loss(entry, loss) for entry in both)
         every.append(compared(pair.name, mine, other))
-    return judged(every, _note(context))
+    return judged(every, _note(context), "figures")
 
 
 def _all(networks: Sequence[str], feature: Feature, expected: int, what: str) -> Check:
     def check(context: Context) -> Finding:
         data = ("CIFAR-10", "CIFAR-100", "SVHN")
         found = [pair.compared(feature, expected) for pair in pairs(context, networks, data)]
-        return judged(found, f"{what}, SORT less sum; {_note(context)}")
+        return judged(found, f"{what}, SORT less sum; {_note(context)}", "figures")
 
     return check
 

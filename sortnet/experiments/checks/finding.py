@@ -99,18 +99,25 @@ class Compared:
         return f"{self.name} {self.single:+.2f} (one seed)"
 
 
-def judged(compared: Iterable[Compared], note: str) -> Finding:
+def judged(compared: Iterable[Compared], note: str, *experiments: str) -> Finding:
     """A claim about all of several comparisons: each must be as claimed beyond chance.
 
     Arguments:
         compared: Also those for which there are no results yet.
         note: Where the figures come from.
+        experiments: Those that would give figures where there are none.
     """
     every = list(compared)
     there = [one for one in every if one.run]
     if not there:
-        return Finding(OPEN, f"no results yet: {note}")
+        return missing(*experiments)
     figures = f"{'; '.join(map(str, there))} ({len(there)} of {len(every)} compared; {note})"
     if any(one.contradicts for one in there):
         return Finding(FAILS, figures)
     return Finding(HOLDS if all(one.agrees for one in every) else OPEN, figures)
+
+
+def missing(*experiments: str) -> Finding:
+    """There is nothing to judge by yet, but there are commands that would give it."""
+    commands = " or ".join(f"`sortnet reproduce {name} --size mini`" for name in experiments)
+    return Finding(OPEN, f"no results yet; {commands} would give some")
