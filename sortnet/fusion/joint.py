@@ -68,7 +68,7 @@ class Solved(NamedTuple):
 
 
 Branch = Tensor | Rectified | Normalised | Remade | Solved
-LARGEST_IMAGE = 1 << 16
+LARGEST_IMAGE = 1 << 19
 """Numbers in one image's response from which PyTorch's own backward pass of batch normalisation
 is faster than a kernel that sums image by image: the image must stay in the cache for that."""
 
