@@ -16,7 +16,7 @@ demo: $(STAMP)
 	$(BIN)/sortnet demo
 
 test: lint
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
