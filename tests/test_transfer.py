@@ -20,7 +20,7 @@ from sortnet import build, data, pretrained, transfer
 from sortnet.networks import NETWORKS
 from sortnet.transfer import linear, responses
 
-CATEGORIES = 20
+CATEGORIES = 8
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
 
