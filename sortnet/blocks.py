@@ -181,7 +181,8 @@ def _shortcut(downsample: nn.Module, x: Tensor) -> Branch:
     if isinstance(downsample, nn.Identity):
         return x
     if isinstance(downsample, Subsample):
-        return Remade(downsample(x), (x,), downsample.again)
+        settings = downsample.outputs, downsample.stride
+        return Remade(downsample(x), (x,), _subsampled, settings)
     if isinstance(downsample, nn.Sequential):
         conv, norm = downsample
         return Normalised(conv(x), norm)
@@ -223,8 +224,8 @@ class PreActivation(nn.Module):
     def _shortcut(self, x: Tensor, active: Tensor) -> Branch:
         if self.downsample is None:
             return x
-        again = partial(_pointwise, stride=self.downsample.stride[0])
-        return Remade(self.downsample(active), (active, self.downsample.weight), again)
+        sources = active, self.downsample.weight
+        return Remade(self.downsample(active), sources, _pointwise, self.downsample.stride[:1])
 
 
 def _pointwise(x: Tensor, weight: Tensor, stride: int) -> Tensor:
@@ -250,12 +251,14 @@ class Subsample(nn.Module):
         x = x[:, :, :: self.stride, :: self.stride]
         return F.pad(x, (0, 0, 0, 0, 0, self.outputs - x.shape[1]))
 
-    def again(self, x: Tensor) -> Tensor:
-        """The same in other operations."""
-        x = x[:, :, :: self.stride, :: self.stride]
-        images, channels, *sides = x.shape
-        return torch.cat([x, x.new_zeros(images, self.outputs - channels, *sides)], dim=1)
-
     def extra_repr(self) -> str:
         """The arguments."""
         return f"{self.outputs}, stride={self.stride}"
+
+
+def _subsampled(x: Tensor, outputs: int, stride: int) -> Tensor:
+    """The same in other operations."""
+    x = x[:, :, ::stride, ::stride]
+    images, channels, *sides = x.shape
+    zeros = x.new_zeros(images, outputs, *sides)
+    return torch.slice_scatter(zeros, x, dim=1, end=channels)

@@ -1,7 +1,6 @@
 """The joint function against the plain composition, in every way a block can call it."""
 
 import copy
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from torch._inductor import compile_fx
 from torch.nn.parallel import DistributedDataParallel
 
 from sortnet import Fusion, build
-from sortnet.blocks import Basic, Subsample, _pointwise
+from sortnet.blocks import Basic, Subsample, _pointwise, _shortcut
 from sortnet.fusion import Normalised, Rectified, Remade, Solved, formulas, join, joint, kernels
 from sortnet.measure import peak_bytes, saved_bytes
 from sortnet.networks import Network
@@ -34,14 +33,11 @@ class Parts(nn.Module):
 
     def forward(self, kind: str, a: Tensor, b: Tensor, wide: Tensor) -> tuple[Any, Any]:
         """Two branches; `wide` has twice the size and fewer channels."""
-        conv = Remade(self.conv(wide), (wide, self.conv.weight), partial(_pointwise, stride=2))
+        conv = Remade(self.conv(wide), (wide, self.conv.weight), _pointwise, (2,))
         return {
             "identity-normalised": (a, Normalised(b, self.norm)),
             "normalised-normalised": (Normalised(a, self.other), Normalised(b, self.norm)),
-            "subsampled-normalised": (
-                Remade(self.subsample(wide), (wide,), self.subsample.again),
-                Normalised(b, self.norm),
-            ),
+            "subsampled-normalised": (_shortcut(self.subsample, wide), Normalised(b, self.norm)),
             "rectified-rectified": (Rectified(a), Rectified(b)),
             "identity-solved": (a, Solved(b)),
             "convolved-solved": (conv, Solved(b)),
@@ -346,12 +342,15 @@ def test_networks_train_alike_and_keep_no_more_than_the_sum(
 
 
 @pytest.mark.skipif(not kernels.available("cpu"), reason="kernels need a C++ compiler")
-def test_residual_blocks_hold_no_more_at_once_than_with_the_sum() -> None:
+@pytest.mark.parametrize("stride", [1, 2])
+def test_residual_blocks_hold_no_more_at_once_than_with_the_sum(stride: int) -> None:
     held = {}
-    images = torch.randn(16, 16, 16, 16).to(memory_format=torch.channels_last).requires_grad_()
+    images = torch.randn(32, 16, 16, 16).to(memory_format=torch.channels_last).requires_grad_()
     for fusion in ("sum", "sort"):
-        blocks = [Basic(16, 16, 1, Fusion(fusion, block="residual")) for _ in range(2)]
-        network = nn.Sequential(*blocks).to(memory_format=torch.channels_last)
+        first = Basic(16, 16, 1, Fusion(fusion, block="residual"))
+        shortcut = Subsample(32, 2) if stride == 2 else None
+        last = Basic(16, 16 * stride, stride, Fusion(fusion, block="residual"), shortcut)
+        network = nn.Sequential(first, last).to(memory_format=torch.channels_last)
 
         def step(network: nn.Module = network) -> None:
             torch.autograd.backward(network(images).sum())

@@ -5,7 +5,7 @@ those of branch a, those of branch b, the gate if there is one and, backward, th
 response.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,26 +17,41 @@ Inputs = Sequence[Any]
 """Of a formula, for one branch: raw, and where it is normalised weight, bias, mean and spread.
 
 The spread is the variance in the forward formula, and 1 / sqrt(variance + eps), which that one
-gives, in the backward formula.
+gives, in the backward formula. Of a branch that is made again the backward formula gets, in place
+of raw, what it is made of.
 """
 
 
-class Options(NamedTuple):
-    """What a formula is about: the branches' kinds, the fusion, and the result's dtype."""
+class Kind(NamedTuple):
+    """How a branch is made: its name in the formulas, and what else it takes to go back.
 
-    a: str
-    b: str
+    `train` says that it is normalised by the batch's own statistics; `again` makes it again, given
+    what it is made of and the settings.
+    """
+
+    name: str
+    train: bool = False
+    eps: float = 0.0
+    again: Callable[..., Tensor] | None = None
+    settings: tuple[Hashable, ...] = ()
+
+
+class Options(NamedTuple):
+    """What a formula is about: the branches, how many inputs each has, the fusion, its dtype."""
+
+    a: Kind
+    b: Kind
+    counts: tuple[int, int]
     terms: tuple[str, ...]
     eps: float
     relu: bool
     dtype: torch.dtype
-    norm_eps: tuple[float, float]
     gated: bool
 
 
 def _split(options: Options, inputs: Inputs) -> tuple[Inputs, Inputs, Tensor | None, Inputs]:
     """The inputs of a, of b, the gate in the shape of one image, and what follows them."""
-    first, second = (5 if name == "normalised" else 1 for name in (options.a, options.b))
+    first, second = options.counts
     a, b, rest = inputs[:first], inputs[first : first + second], inputs[first + second :]
     if not options.gated:
         return a, b, None, rest
@@ -52,26 +67,30 @@ def shaped(gate: Tensor, response: Tensor) -> Tensor:
 def forward(options: Options, *inputs: Any) -> tuple[Tensor, ...]:  # noqa: ANN401
     """The forward formula: make both branches, fuse them, activate; with the spreads found."""
     a, b, gate, _ = _split(options, inputs)
-    a, b = _spread(a, options.norm_eps[0]), _spread(b, options.norm_eps[1])
+    a, b = _spread(options.a, a), _spread(options.b, b)
     y = value(_made(options.a, a), _made(options.b, b), options.terms, options.eps, gate)
     y = narrow(torch.relu(y) if options.relu else y, options.dtype)
-    return y, *a[4:], *b[4:]
+    branches = (options.a, a), (options.b, b)
+    return y, *(inputs[4] for kind, inputs in branches if kind.name == "normalised")
 
 
-def _spread(inputs: Inputs, eps: float) -> Inputs:
-    return *inputs[:4], *(torch.rsqrt(var + eps) for var in inputs[4:])
+def _spread(kind: Kind, inputs: Inputs) -> Inputs:
+    if kind.name != "normalised":
+        return inputs
+    return *inputs[:4], torch.rsqrt(inputs[4] + kind.eps)
 
 
 def pull(options: Options, *inputs: Any) -> tuple[Tensor, ...]:  # noqa: ANN401
     """The backward formula: gradients by both branches, or by what is normalised, and the gate."""
     a, b, gate, (grad, y) = _split(options, inputs)
+    a, b = _again(options.a, a), _again(options.b, b)
     dtypes = [grad.dtype if raw is None else raw.dtype for raw in (a[0], b[0])]
     grad = widen(grad)
     if options.relu:
         grad = torch.where(y > 0, grad, 0.0)
     p = _made_again(options.a, a)
     by_gate = []
-    if options.b == "solved":
+    if options.b.name == "solved":
         by_a, by_b = solved_slopes(widen(y), p, options.eps)
     else:
         q = _made_again(options.b, b)
@@ -79,11 +98,18 @@ def pull(options: Options, *inputs: Any) -> tuple[Tensor, ...]:  # noqa: ANN401
         if gate is not None:
             by_gate = [_by_channel(grad * gate_slope(p, q, options.terms, options.eps))]
     by_a, by_b = grad * limited(by_a, dtypes[0]), grad * limited(by_b, dtypes[1])
-    if options.a == "rectified":
+    if options.a.name == "rectified":
         by_a = torch.where(a[0] > 0, by_a, 0.0)
-    if options.b == "rectified":
+    if options.b.name == "rectified":
         by_b = torch.where(b[0] > 0, by_b, 0.0)
     return by_a.to(dtypes[0]), by_b.to(dtypes[1]), *by_gate
+
+
+def _again(kind: Kind, inputs: Inputs) -> Inputs:
+    """The inputs with a response that was not kept but can be made."""
+    if kind.again is None:
+        return inputs
+    return kind.again(*inputs[1:], *kind.settings), *inputs[1:]
 
 
 def _by_channel(x: Tensor) -> Tensor:
@@ -99,8 +125,8 @@ def pull_all(options: Options, *inputs: Any) -> tuple[Tensor | None, ...]:  # no
     return *left, *right, *by_gate
 
 
-def _unnormalised(name: str, inputs: Inputs, grad: Tensor) -> tuple[Tensor | None, ...]:
-    if name != "normalised":
+def _unnormalised(kind: Kind, inputs: Inputs, grad: Tensor) -> tuple[Tensor | None, ...]:
+    if kind.name != "normalised":
         return grad, None, None
     raw, weight, _, mean, invstd = inputs
     x, wide = widen(raw) - mean.view(-1, 1, 1), widen(_stored(grad))
@@ -120,11 +146,11 @@ def _stored(x: Tensor) -> Tensor:
     return x.as_strided(x.shape, x.stride())
 
 
-def _made(name: str, inputs: Inputs) -> Tensor:
+def _made(kind: Kind, inputs: Inputs) -> Tensor:
     x: Tensor = widen(inputs[0])
-    if name == "rectified":
+    if kind.name == "rectified":
         return torch.relu(x)
-    if name == "normalised":
+    if kind.name == "normalised":
         _, weight, bias, mean, invstd = inputs
         scale = invstd if weight is None else invstd * weight
         shift = -mean * scale if bias is None else bias - mean * scale
@@ -132,12 +158,12 @@ def _made(name: str, inputs: Inputs) -> Tensor:
     return x
 
 
-def _made_again(name: str, inputs: Inputs) -> Tensor:
+def _made_again(kind: Kind, inputs: Inputs) -> Tensor:
     """The same in other words, for the reason that `slopes` gives."""
     x: Tensor = widen(inputs[0])
-    if name == "rectified":
+    if kind.name == "rectified":
         return x.clamp_min(0)
-    if name == "normalised":
+    if kind.name == "normalised":
         _, weight, bias, mean, invstd = inputs
         scale = invstd if weight is None else invstd * weight
         x = (x - mean.view(-1, 1, 1)) * scale.view(-1, 1, 1)

@@ -7,7 +7,7 @@ So the function here is told what the branches are made of, keeps just that, and
 in the backward pass. docs/cost.md has the derivation.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sortnet.fusion import kernels
-from sortnet.fusion.formulas import Inputs, Options, forward, pull, pull_all
+from sortnet.fusion.formulas import Inputs, Kind, Options, forward, pull, pull_all
 from sortnet.fusion.terms import sum_dtype, widen
 
 
@@ -44,13 +44,15 @@ class Normalised(NamedTuple):
 class Remade(NamedTuple):
     """A branch made from tensors that are kept anyway, by something cheap enough to do twice.
 
-    `again` does it the second time. For a compiler's sake it should use other operations than
-    made `raw`: it would take equal ones for one, and keep the result.
+    `again`, given the sources and the settings, does it the second time; where it only moves
+    numbers about, the kernel reads them where they are. For a compiler's sake it should use other
+    operations than made `raw`: it would take equal ones for one, and keep the result.
     """
 
     raw: Tensor
     sources: tuple[Tensor, ...]
     again: Callable[..., Tensor]
+    settings: tuple[Hashable, ...] = ()
 
     def response(self) -> Tensor:
         """The branch's response, by itself."""
@@ -73,19 +75,7 @@ LARGEST_IMAGE = 1 << 19
 is faster than a kernel that sums image by image: the image must stay in the cache for that."""
 
 
-class _Kind(NamedTuple):
-    """How a branch is made: its name in the formulas, and what else it takes to go back.
-
-    `train` says that it is normalised by the batch's own statistics.
-    """
-
-    name: str
-    again: Callable[..., Tensor] | None = None
-    train: bool = False
-    eps: float = 0.0
-
-
-_PLAIN, _RECTIFIED, _SOLVED = _Kind("plain"), _Kind("rectified"), _Kind("solved")
+_PLAIN, _RECTIFIED, _SOLVED = Kind("plain"), Kind("rectified"), Kind("solved")
 
 
 def fused(
@@ -105,17 +95,17 @@ def fused(
     left, a_tensors = _taken_apart(a, solvable)
     right, b_tensors = _taken_apart(b, solvable)
     gates = () if gate is None else (gate,)
-    dtype, norm_eps = sum_dtype(a_tensors[0], b_tensors[0]), (left.eps, right.eps)
-    options = Options(left.name, right.name, terms, eps, relu, dtype, norm_eps, bool(gates))
-    kernel = kernels.pay(a_tensors[0])
+    counts, dtype = (len(a_tensors), len(b_tensors)), sum_dtype(a_tensors[0], b_tensors[0])
+    options = Options(left, right, counts, terms, eps, relu, dtype, gate is not None)
+    kernel, tensors = kernels.pay(a_tensors[0]), (*a_tensors, *b_tensors, *gates)
     if not torch.is_grad_enabled():
-        return _run_forward(kernel, options, a_tensors, b_tensors, gates)[0]
-    plan = options, left, right, (len(a_tensors), len(b_tensors)), kernel
-    y: Tensor = _Joint.apply(plan, *a_tensors, *b_tensors, *gates)
+        y: Tensor = kernels.run(kernel, forward, options, tensors)[0]
+    else:
+        y = _Joint.apply(options, kernel, *tensors)
     return y
 
 
-def _taken_apart(branch: Branch, solvable: bool) -> tuple[_Kind, Inputs]:
+def _taken_apart(branch: Branch, solvable: bool) -> tuple[Kind, Inputs]:
     if isinstance(branch, Tensor):
         return _PLAIN, (branch,)
     if isinstance(branch, Normalised):
@@ -124,11 +114,12 @@ def _taken_apart(branch: Branch, solvable: bool) -> tuple[_Kind, Inputs]:
         mean, var, train = _statistics(raw, norm)
         own = norm._parameters  # a module's attributes are slow to find
         tensors = (raw, own["weight"], own["bias"], mean, var)
-        return _Kind("normalised", None, train, norm.eps), tensors
+        return Kind("normalised", train, norm.eps), tensors
     if isinstance(branch, Rectified):
         return _RECTIFIED, (branch.raw,)
     if isinstance(branch, Remade):
-        return _Kind("plain", branch.again), (branch.raw, *branch.sources)
+        again, settings = branch.again, branch.settings
+        return Kind("plain", again=again, settings=settings), (branch.raw, *branch.sources)
     return _SOLVED if solvable else _PLAIN, (branch.raw,)
 
 
@@ -159,39 +150,40 @@ class _Joint(torch.autograd.Function):
     """Fusion by `value`, its gradient by `slopes`, both on branches made on the spot."""
 
     @staticmethod
-    def forward(ctx: Any, plan: Any, *tensors: Any) -> Tensor:  # noqa: ANN401
-        options, left, right, counts, kernel = plan
-        a, b, gates = _apart(counts, tensors)
-        y, *spreads = _run_forward(kernel, options, a, b, gates)
-        kept = (*_kept(left, a, spreads[:1]), *_kept(right, b, spreads[-1:]), *gates)
-        ctx.save_for_backward(y if options.relu or options.b == "solved" else None, *kept)
-        ctx.plan = plan
+    def forward(ctx: Any, options: Options, kernel: bool, *tensors: Any) -> Tensor:  # noqa: ANN401
+        y: Tensor
+        y, *spreads = kernels.run(kernel, forward, options, tensors)
+        a, b, gates = _apart(options, tensors)
+        kept = *_kept(options.a, a, spreads[:1]), *_kept(options.b, b, spreads[-1:]), *gates
+        ctx.save_for_backward(y if options.relu or options.b.name == "solved" else None, *kept)
+        ctx.plan = options, kernel
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # noqa: ANN401
-        options, left, right, counts, kernel = ctx.plan
+        options, kernel = ctx.plan
         y, *kept = ctx.saved_tensors
-        a, b, gates = _apart(counts, kept)
-        a, b = _again(left, a), _again(right, b)
-        inputs = (*_inputs(options.a, a), *_inputs(options.b, b), *gates, grad, y)
-        if kernel and _sums_pay(grad, left, right):
+        a, b, gates = _apart(options, kept)
+        a, b = _statistics_again(options.a, a), _statistics_again(options.b, b)
+        inputs = *a, *b, *gates, grad, y
+        if kernel and _sums_pay(grad, options.a, options.b):
             found = kernels.run(kernel, pull_all, options, inputs)
             by_a, by_b, rest = found[:3], found[3:6], found[6:]
         else:
             first, second, *rest = kernels.run(kernel, pull, options, inputs)
             by_a, by_b = (first,), (second,)
         by_gate = [x.to(gate.dtype) for gate, x in zip(gates, rest, strict=False)]
-        return None, *_gradients(left, a, by_a), *_gradients(right, b, by_b), *by_gate
+        by_tensors = *_gradients(options.a, a, by_a), *_gradients(options.b, b, by_b)
+        return None, None, *by_tensors, *by_gate
 
 
-def _apart(counts: tuple[int, int], tensors: Inputs) -> tuple[Inputs, Inputs, Inputs]:
+def _apart(options: Options, tensors: Inputs) -> tuple[Inputs, Inputs, Inputs]:
     """The tensors of a, of b, and the gate if there is one."""
-    first, second = counts
+    first, second = options.counts
     return tensors[:first], tensors[first : first + second], tensors[first + second :]
 
 
-def _sums_pay(grad: Tensor, *kinds: _Kind) -> bool:
+def _sums_pay(grad: Tensor, *kinds: Kind) -> bool:
     """Whether the kernel should do batch normalisation's backward pass, too; by size alone."""
     normalised = [kind.train for kind in kinds if kind.name == "normalised"]
     if not normalised or not all(normalised) or not kernels.active():
@@ -199,41 +191,25 @@ def _sums_pay(grad: Tensor, *kinds: _Kind) -> bool:
     return grad.is_cpu and grad.numel() < LARGEST_IMAGE * grad.shape[0]
 
 
-def _run_forward(
-    kernel: bool, options: Options, a: Inputs, b: Inputs, gates: Inputs
-) -> tuple[Tensor, ...]:
-    inputs = (*_inputs(options.a, a), *_inputs(options.b, b), *gates)
-    results: tuple[Tensor, ...] = kernels.run(kernel, forward, options, inputs)
-    return results
-
-
-def _inputs(name: str, tensors: Inputs) -> Inputs:
-    """What the formulas take of a branch's tensors."""
-    return tensors if name == "normalised" else tensors[:1]
-
-
-def _kept(kind: _Kind, tensors: Inputs, spread: Inputs) -> Inputs:
+def _kept(kind: Kind, tensors: Inputs, spread: Inputs) -> Inputs:
     """The tensors without the response where it can be made again."""
     if kind.name == "normalised":
         return *tensors[:4], *spread
     return (None, *tensors[1:]) if kind.again or kind.name == "solved" else tensors
 
 
-def _again(kind: _Kind, kept: Inputs) -> Inputs:
-    """The kept tensors and what can be made of them."""
-    if kind.again is not None:
-        return kind.again(*kept[1:]), *kept[1:]
-    if kind.train and kernels.differentiating():
-        # Derivatives of the gradient go through the statistics, too.
-        var, mean = torch.var_mean(widen(kept[0]), (0, 2, 3), correction=0)
-        return *kept[:3], mean, torch.rsqrt(var + kind.eps)
-    return kept
+def _statistics_again(kind: Kind, kept: Inputs) -> Inputs:
+    """The kept tensors; derivatives of the gradient go through the statistics, too."""
+    if not kind.train or not kernels.differentiating():
+        return kept
+    var, mean = torch.var_mean(widen(kept[0]), (0, 2, 3), correction=0)
+    return *kept[:3], mean, torch.rsqrt(var + kind.eps)
 
 
 _normalised_backward = torch.ops.aten.native_batch_norm_backward.default
 
 
-def _gradients(kind: _Kind, tensors: Inputs, found: Inputs) -> Inputs:
+def _gradients(kind: Kind, tensors: Inputs, found: Inputs) -> Inputs:
     """The gradients by a branch's tensors, given that by its response or all that there are."""
     if kind.name != "normalised":
         return found[0], *[None] * (len(tensors) - 1)
