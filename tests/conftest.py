@@ -1,5 +1,7 @@
 """Every test starts from the same random state, on one thread, and none is timed."""
 
+import signal
+
 import pytest
 import torch
 from hypothesis import settings
@@ -7,6 +9,8 @@ from hypothesis import settings
 settings.register_profile("untimed", deadline=None, derandomize=True)
 settings.load_profile("untimed")
 torch.set_num_threads(1)  # the tests run side by side, one process for each core
+# A shell lets what it starts in the background ignore this signal, and so would what tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
