@@ -19,6 +19,7 @@ PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "summary": ("README.md", "cost.json", cost.summary),
     "accuracy": ("README.md", "recipes", tables.brief),
     "recipes": ("docs/results.md", "recipes", tables.markdown),
+    "table2": ("docs/results.md", "table2", lambda found: tables.markdown(tables.filled(found))),
     "attempts": ("docs/results.md", "attempts", tables.markdown),
     "claims": ("docs/claims.md", "claims.json", verdicts.markdown),
     "rates": ("docs/deviations.md", "rates", tables.markdown),
