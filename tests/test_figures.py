@@ -94,7 +94,7 @@ DRAWINGS: dict[str, tuple[Callable[[Path], list[Path]], list[str]]] = {
     "growth": (lambda path: figures.growth(GROWTH, path), ["gates", "convolution's norm"]),
     "curves": (
         lambda path: learning.curves(stored("bilinear", 2, 6000), path),
-        ["BigNet*, error: sum 10.05, SORT 9.05", "steps (thousands)", "held-out images"],
+        ["BigNet*: 10.05, BigNet*-SORT: 9.05", "steps (thousands)", "held-out images"],
     ),
 }
 

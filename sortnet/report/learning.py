@@ -57,14 +57,14 @@ def curves(stored: results.Stored, path: Path) -> list[Path]:
         raise ValueError(f"{stored['experiment']}-{stored['size']} has no two runs to compare yet")
     columns = min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
-    figure, axes = canvas(rows, columns, max(3.8, 3.1 * columns), 2.45 * rows + 0.5)
+    figure, axes = canvas(rows, columns, max(3.8, 3.1 * columns), 2.6 * rows + 0.6)
     for axis, pair in zip(axes.flat, panels, strict=False):
         _panel(axis, stored, pair)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     for row in axes:
         row[0].set_ylabel("error (%)")
-    _legend(figure, 4 if columns > 1 else 2)
+    _legend(figure, 4 if columns > 2 else 2)
     return save(figure, path)
 
 
@@ -112,8 +112,8 @@ def _panel(axis: Any, stored: results.Stored, pair: tuple[Cell, Cell]) -> None: 
     top = max(top, below / (INSET - 0.06))  # the inset must not hide the curves under it
     axis.set(xlim=(0, last), ylim=(0, top), xlabel=_unit(last))
     axis.set_yticks([tick for tick in axis.get_yticks() if tick <= min(100, top)])
-    title = f"{plain['row']}, {plain['column']}: sum {_final(stored, plain)}, SORT"
-    axis.set_title(f"{title} {_final(stored, second)}", fontsize=8)
+    titles = [f"{cell['row']}: {_final(stored, cell)}" for cell in pair]
+    axis.set_title(f"{plain['column']}\n{titles[0]}, {titles[1]}", fontsize=8)
     if last >= 2000:
         ticks = [tick for tick in axis.get_xticks() if 0 <= tick <= last]
         axis.set_xticks(ticks, [f"{tick / 1000:g}" for tick in ticks])
