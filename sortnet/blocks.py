@@ -257,7 +257,7 @@ class Subsample(nn.Module):
 
 
 def _subsampled(x: Tensor, outputs: int, stride: int) -> Tensor:
-    """The same in other operations."""
+    """What `Subsample` does, in other operations."""
     x = x[:, :, ::stride, ::stride]
     images, channels, *sides = x.shape
     zeros = x.new_zeros(images, outputs, *sides)
