@@ -137,17 +137,38 @@ def test_several_batches_leave_the_same_running_statistics() -> None:
         assert_same(buffers[0], buffers[1])
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_gradients_of_gradients(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "terms"), [*((kind, "sum+root") for kind in KINDS), ("rectified-rectified", "sort")]
+)
+def test_gradients_of_gradients(kind: str, terms: str) -> None:
     parts = Parts().double()
 
     def function(*tensors: Tensor) -> Tensor:
         branches = copy.deepcopy(parts)(kind, tensors[0] * 1, tensors[1] * 1, tensors[2])
-        return join(Fusion("sum+root", eps=0.1), *branches, relu=True)
+        return join(Fusion(terms, eps=0.1), *branches, relu=True)
 
     with kernels.using("eager"):
         assert torch.autograd.gradcheck(function, inputs(2))
         assert torch.autograd.gradgradcheck(function, inputs(2))
+
+
+def test_a_branch_told_from_the_response_has_its_gradient_at_every_magnitude() -> None:
+    """In float32 the product's gradients are right to the last digits, beside a huge branch, too.
+
+    What is lost is only a positive response too small to have changed the fused one.
+    """
+    half = torch.logspace(-9, 9, 100)
+    line = torch.cat([-half, torch.zeros(1), half])
+    square = torch.meshgrid(line, line, indexing="ij")
+    p, q = (x.clone().view(1, 1, *x.shape).requires_grad_() for x in square)
+    with kernels.using("eager"):
+        y = join(Fusion("sort"), Rectified(p * 1), Rectified(q * 1))
+    by_p, by_q = torch.autograd.grad(y.sum(), (p, q))
+    a, b = p.detach().relu(), q.detach().relu()
+    seen = b > 2e-7 * a
+    torch.testing.assert_close(by_p, torch.where(a > 0, 1 + b, 0.0), rtol=1e-6, atol=0)
+    torch.testing.assert_close(by_q[seen], (1 + a)[seen], rtol=1e-6, atol=0)
+    assert not by_q[b == 0].any()
 
 
 def test_gradients_of_a_gates_gradient() -> None:
@@ -337,8 +358,9 @@ def test_networks_train_alike_and_keep_no_more_than_the_sum(
     assert_same(eager, plain, rtol=1e-7, atol=1e-7)  # roundings, which batch norm amplifies
 
     with_sum = build(name, classes=10, fusion="sum", **variant).double()
+    most = 0.96 if variant.get("branched") else 1.0  # one branch is told from the response
     with kernels.using("eager"):
-        assert saved_bytes(network, images) <= saved_bytes(with_sum, images)
+        assert saved_bytes(network, images) <= most * saved_bytes(with_sum, images)
 
 
 @pytest.mark.skipif(not kernels.available("cpu"), reason="kernels need a C++ compiler")

@@ -26,7 +26,7 @@ class Kind(NamedTuple):
     """How a branch is made: its name in the formulas, and what else it takes to go back.
 
     `train` says that it is normalised by the batch's own statistics; `again` makes it again, given
-    what it is made of and the settings.
+    what it is made of and the settings; `solved` says that it is told from the fused response.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Kind(NamedTuple):
     eps: float = 0.0
     again: Callable[..., Tensor] | None = None
     settings: tuple[Hashable, ...] = ()
+    solved: bool = False
 
 
 class Options(NamedTuple):
@@ -90,8 +91,8 @@ def pull(options: Options, *inputs: Any) -> tuple[Tensor, ...]:  # noqa: ANN401
         grad = torch.where(y > 0, grad, 0.0)
     p = _made_again(options.a, a)
     by_gate = []
-    if options.b.name == "solved":
-        by_a, by_b = solved_slopes(widen(y), p, options.eps)
+    if options.b.solved:
+        by_a, by_b = solved_slopes(widen(y), p, options.terms, options.eps)
     else:
         q = _made_again(options.b, b)
         by_a, by_b = slopes(p, q, options.terms, options.eps, gate)
@@ -100,7 +101,7 @@ def pull(options: Options, *inputs: Any) -> tuple[Tensor, ...]:  # noqa: ANN401
     by_a, by_b = grad * limited(by_a, dtypes[0]), grad * limited(by_b, dtypes[1])
     if options.a.name == "rectified":
         by_a = torch.where(a[0] > 0, by_a, 0.0)
-    if options.b.name == "rectified":
+    if options.b.name == "rectified" and not options.b.solved:
         by_b = torch.where(b[0] > 0, by_b, 0.0)
     return by_a.to(dtypes[0]), by_b.to(dtypes[1]), *by_gate
 

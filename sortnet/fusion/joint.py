@@ -75,7 +75,7 @@ LARGEST_IMAGE = 1 << 19
 is faster than a kernel that sums image by image: the image must stay in the cache for that."""
 
 
-_PLAIN, _RECTIFIED, _SOLVED = Kind("plain"), Kind("rectified"), Kind("solved")
+_PLAIN, _RECTIFIED = Kind("plain"), Kind("rectified")
 
 
 def fused(
@@ -90,12 +90,12 @@ def fused(
 
     The caller has made sure that this can be done: shapes, dtypes, kinds of normalisation.
     """
-    # With a gate there may be two values of b for one of y.
-    solvable = terms == ("sum", "root") and gate is None
-    left, a_tensors = _taken_apart(a, solvable)
-    right, b_tensors = _taken_apart(b, solvable)
+    left, a_tensors = _taken_apart(a)
+    right, b_tensors = _taken_apart(b)
     gates = () if gate is None else (gate,)
     counts, dtype = (len(a_tensors), len(b_tensors)), sum_dtype(a_tensors[0], b_tensors[0])
+    if gate is None and _solvable(a, b, terms, dtype):  # with one, y may have two values of b
+        right = right._replace(solved=True)
     options = Options(left, right, counts, terms, eps, relu, dtype, gate is not None)
     kernel, tensors = kernels.pay(a_tensors[0]), (*a_tensors, *b_tensors, *gates)
     if not torch.is_grad_enabled():
@@ -105,7 +105,21 @@ def fused(
     return y
 
 
-def _taken_apart(branch: Branch, solvable: bool) -> tuple[Kind, Inputs]:
+def _solvable(a: Branch, b: Branch, terms: tuple[str, ...], dtype: torch.dtype) -> bool:
+    """Whether y is kept in place of b, which then can be told from it.
+
+    Of two rectified branches as well: what follows them keeps y in most cases, and then b is
+    saved; otherwise nothing is lost. But half precision does not tell whether a small b was there.
+    """
+    if isinstance(b, Solved):
+        return terms == ("sum", "root") and b.raw.dtype == dtype
+    if not (isinstance(a, Rectified) and isinstance(b, Rectified)):
+        return False
+    exact = b.raw.dtype == dtype and dtype in (torch.float32, torch.float64)
+    return exact and terms == ("sum", "prod")
+
+
+def _taken_apart(branch: Branch) -> tuple[Kind, Inputs]:
     if isinstance(branch, Tensor):
         return _PLAIN, (branch,)
     if isinstance(branch, Normalised):
@@ -120,7 +134,7 @@ def _taken_apart(branch: Branch, solvable: bool) -> tuple[Kind, Inputs]:
     if isinstance(branch, Remade):
         again, settings = branch.again, branch.settings
         return Kind("plain", again=again, settings=settings), (branch.raw, *branch.sources)
-    return _SOLVED if solvable else _PLAIN, (branch.raw,)
+    return _PLAIN, (branch.raw,)
 
 
 def _statistics(raw: Tensor, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor, bool]:
@@ -155,7 +169,7 @@ class _Joint(torch.autograd.Function):
         y, *spreads = kernels.run(kernel, forward, options, tensors)
         a, b, gates = _apart(options, tensors)
         kept = *_kept(options.a, a, spreads[:1]), *_kept(options.b, b, spreads[-1:]), *gates
-        ctx.save_for_backward(y if options.relu or options.b.name == "solved" else None, *kept)
+        ctx.save_for_backward(y if options.relu or options.b.solved else None, *kept)
         ctx.plan = options, kernel
         return y
 
@@ -195,7 +209,7 @@ def _kept(kind: Kind, tensors: Inputs, spread: Inputs) -> Inputs:
     """The tensors without the response where it can be made again."""
     if kind.name == "normalised":
         return *tensors[:4], *spread
-    return (None, *tensors[1:]) if kind.again or kind.name == "solved" else tensors
+    return (None, *tensors[1:]) if kind.again or kind.solved else tensors
 
 
 def _statistics_again(kind: Kind, kept: Inputs) -> Inputs:

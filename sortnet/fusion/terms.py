@@ -126,15 +126,22 @@ def gate_slope(a: Tensor, b: Tensor, terms: Sequence[str], eps: float) -> Tensor
     return slope
 
 
-def solved_slopes(y: Tensor, a: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    r"""The slopes of ``sum+root`` from its value y and a: b need not be kept where they are.
+def solved_slopes(y: Tensor, a: Tensor, terms: Sequence[str], eps: float) -> tuple[Tensor, Tensor]:
+    r"""The slopes from the fused response y and a: b need not be kept where these are.
 
-    .. math:: y = a + b + r, \quad r = \sqrt{\sigma(a)\,\sigma(b) + \varepsilon}
+    For ``sum+prod`` of two rectified branches, by which b's slope includes that of its ReLU:
 
-    Where b is positive, r² - ε = σ(a) b = σ(a) (y - a - r), a quadratic equation for r. As y never
-    grows slower than b, an error in y is never made larger: b = y - a - r is as exact as y was
-    rounded. A b that is smaller than that counts as zero, for there the slope jumps.
+    .. math:: 1 + b = (1 + y) / (1 + a), \quad b > 0 \iff y > a
+
+    For ``sum+root``, with :math:`y = a + b + r` and :math:`r = \sqrt{\sigma(a)\,\sigma(b) +
+    \varepsilon}`: where b is positive, r² - ε = σ(a) b = σ(a) (y - a - r), a quadratic equation
+    for r.
+
+    As y never grows slower than b, an error in y is never made larger: b is as exact as y was
+    rounded. A b that is smaller than that counts as zero.
     """
+    if "prod" in terms:
+        return (1 + y) / (1 + a), torch.where(y > a, 1 + a, 0.0)
     rest = y - a
     p = a.clamp_min(0)
     c = p * rest + eps
