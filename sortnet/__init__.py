@@ -40,7 +40,8 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401
     if name in _ROOMS:
         return import_module(f"sortnet.{name}")
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return found
     raise AttributeError(f"module 'sortnet' has no attribute {name!r}")
 
 
