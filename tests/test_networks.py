@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from sortnet import build
 from sortnet.blocks import Basic
+from sortnet.fusion import kernels
 from sortnet.heads import HEADS
 from sortnet.measure import parameters
 from sortnet.networks import NETWORKS, display
@@ -254,6 +255,28 @@ def test_other_images(name: str, options: dict[str, Any]) -> None:
     network = build(name, classes=2, **options)
     images = torch.randn(2, options.get("channels", 3), network.size, network.size)
     assert network(images).shape == (2, 2)
+
+
+@pytest.mark.skipif(not kernels.available("cpu"), reason="Inductor needs a C++ compiler")
+def test_what_stands_between_blocks_has_its_gradient_when_compiled() -> None:
+    """Pooling and response normalisation; of the former a compiler has been wrong."""
+    kinds = nn.AvgPool2d, nn.MaxPool2d, nn.LocalResponseNorm
+    every = (module for name in CHAINS for module in build(name, 10).modules())
+    layers = {str(module): module for module in every if isinstance(module, kinds)}
+    assert len(layers) == 5
+
+    def together(x: Tensor) -> list[Tensor]:
+        return [layer(x) for layer in layers.values()]
+
+    found = []
+    torch._dynamo.reset()
+    for function in (together, torch.compile(together)):
+        x = torch.linspace(-2, 3, 6 * 16 * 16, dtype=torch.float64).cos().view(1, 6, 16, 16)
+        x.requires_grad_()
+        loss = sum((y * torch.linspace(0, 1, y.shape[-1])).sum() for y in function(x))
+        assert isinstance(loss, Tensor)
+        found.append(torch.autograd.grad(loss, x)[0])
+    torch.testing.assert_close(found[0], found[1])
 
 
 def test_a_fusion_of_ones_own() -> None:

@@ -3,6 +3,7 @@
 Branched, each convolution becomes a `TwoBranch` block; everything else stays.
 """
 
+from functools import partial
 from typing import Self
 
 import torch
@@ -30,8 +31,11 @@ def lenet(plan: Plan, *, branched: bool = False, norm: bool = False) -> Network:
     """
     chain = _Chain(plan, branched, norm)
     chain.conv(32, 5, padding=2).pool(nn.MaxPool2d(3, 2, ceil_mode=True))
-    chain.conv(32, 5, padding=2).pool(nn.AvgPool2d(3, 2, ceil_mode=True))
-    chain.conv(64, 5, padding=2).pool(nn.AvgPool2d(3, 2, ceil_mode=True))
+    # Without padding there is none to count, but told not to, torch.compile takes the gradient of
+    # windows that reach over the border rightly, too (torch 2.15).
+    average = partial(nn.AvgPool2d, 3, 2, ceil_mode=True, count_include_pad=False)
+    chain.conv(32, 5, padding=2).pool(average())
+    chain.conv(64, 5, padding=2).pool(average())
     return chain.fully_connected(64)
 
 
