@@ -2,7 +2,7 @@
 
 `sortnet.fusion.kernels` runs them as they stand or has kernels made of them. Their inputs are
 those of branch a, those of branch b, the gate if there is one and, backward, the gradient and the
-response.
+response, if b is told from it.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -11,7 +11,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sortnet.fusion.terms import gate_slope, limited, narrow, slopes, solved_slopes, value, widen
+from sortnet.fusion.terms import (
+    gate_slope,
+    limited,
+    narrow,
+    slopes,
+    solved_slopes,
+    value,
+    value_again,
+    widen,
+)
 
 Inputs = Sequence[Any]
 """Of a formula, for one branch: raw, and where it is normalised weight, bias, mean and spread.
@@ -86,18 +95,19 @@ def pull(options: Options, *inputs: Any) -> tuple[Tensor, ...]:  # noqa: ANN401
     a, b, gate, (grad, y) = _split(options, inputs)
     a, b = _again(options.a, a), _again(options.b, b)
     dtypes = [grad.dtype if raw is None else raw.dtype for raw in (a[0], b[0])]
-    grad = widen(grad)
-    if options.relu:
-        grad = torch.where(y > 0, grad, 0.0)
+    terms, eps, grad = options.terms, options.eps, widen(grad)
     p = _made_again(options.a, a)
     by_gate = []
     if options.b.solved:
-        by_a, by_b = solved_slopes(widen(y), p, options.terms, options.eps)
+        grad = torch.where(y > 0, grad, 0.0) if options.relu else grad
+        by_a, by_b = solved_slopes(widen(y), p, terms, eps)
     else:
         q = _made_again(options.b, b)
-        by_a, by_b = slopes(p, q, options.terms, options.eps, gate)
+        if options.relu:  # the response, made again, is one tensor less to keep and to read
+            grad = torch.where(value_again(p, q, terms, eps, gate) > 0, grad, 0.0)
+        by_a, by_b = slopes(p, q, terms, eps, gate)
         if gate is not None:
-            by_gate = [_by_channel(grad * gate_slope(p, q, options.terms, options.eps))]
+            by_gate = [_by_channel(grad * gate_slope(p, q, terms, eps))]
     by_a, by_b = grad * limited(by_a, dtypes[0]), grad * limited(by_b, dtypes[1])
     if options.a.name == "rectified":
         by_a = torch.where(a[0] > 0, by_a, 0.0)

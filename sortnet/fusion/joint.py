@@ -2,9 +2,9 @@
 
 Written out, ``relu(x + bn(u) + sqrt(relu(x) * relu(bn(u)) + eps))`` keeps three more tensors for
 the backward pass than ``relu(x + bn(u))`` does. But x is kept anyway, as the input of the block's
-first convolution, u as that of the batch normalisation, and the result as the next block's input.
-So the function here is told what the branches are made of, keeps just that, and makes them again
-in the backward pass. docs/cost.md has the derivation.
+first convolution, and u as that of the batch normalisation. So the function here is told what the
+branches are made of, keeps just that, and in the backward pass makes them again, and from them
+what the activation lets through. docs/cost.md has the derivation.
 """
 
 from collections.abc import Callable, Hashable
@@ -169,7 +169,7 @@ class _Joint(torch.autograd.Function):
         y, *spreads = kernels.run(kernel, forward, options, tensors)
         a, b, gates = _apart(options, tensors)
         kept = *_kept(options.a, a, spreads[:1]), *_kept(options.b, b, spreads[-1:]), *gates
-        ctx.save_for_backward(y if options.relu or options.b.solved else None, *kept)
+        ctx.save_for_backward(y if options.b.solved else None, *kept)
         ctx.plan = options, kernel
         return y
 

@@ -90,6 +90,8 @@ def slopes(
 
     Written without any expression that `value` has: a compiler would take two equal ones for one
     and keep its value from the forward to the backward pass, which is the memory we mean to save.
+    Products have b first, because results take the layout of what comes first, and b's is that of
+    the network, also where a is made again.
     """
     by_a = by_b = torch.zeros((), dtype=a.dtype, device=a.device)
     for term in terms:
@@ -103,12 +105,26 @@ def slopes(
                 by_a, by_b = by_a + _times(gate, b), by_b + _times(gate, a)
             case "root":  # the mask is strict: relu has no slope at zero
                 p, q = a.clamp_min(0), b.clamp_min(0)
-                half = _times(gate, 0.5 * torch.rsqrt(p * q + eps))
+                half = _times(gate, 0.5 * torch.rsqrt(q * p + eps))
                 by_a = by_a + torch.where(a > 0, half * q, 0.0)
                 by_b = by_b + torch.where(b > 0, half * p, 0.0)
             case "square":
                 by_a = by_a + _times(gate, 2 * a)
     return by_a, by_b
+
+
+def value_again(
+    a: Tensor, b: Tensor, terms: Sequence[str], eps: float, gate: Tensor | None = None
+) -> Tensor:
+    """What `value` gives, in other words, for the reason that `slopes` has."""
+    y = _times(gate, gate_slope(a, b, terms, eps))
+    for term in terms:
+        match term:
+            case "sum":
+                y = y + (b + a)
+            case "max":
+                y = y + torch.where(a > b, a, b)
+    return y
 
 
 def gate_slope(a: Tensor, b: Tensor, terms: Sequence[str], eps: float) -> Tensor:
@@ -119,7 +135,7 @@ def gate_slope(a: Tensor, b: Tensor, terms: Sequence[str], eps: float) -> Tensor
             case "prod":
                 slope = slope + b * a
             case "root":
-                under = a.clamp_min(0) * b.clamp_min(0) + eps
+                under = b.clamp_min(0) * a.clamp_min(0) + eps
                 slope = slope + under * torch.rsqrt(under)
             case "square":
                 slope = slope + a.square()
