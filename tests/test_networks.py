@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from sortnet import build
-from sortnet.blocks import Basic
+from sortnet.blocks import Basic, TwoBranch
 from sortnet.fusion import kernels
 from sortnet.heads import HEADS
 from sortnet.measure import parameters
@@ -350,3 +350,17 @@ def test_first_responses_neither_explode_nor_vanish(name: str) -> None:
         logits = network(images)
     assert 1e-3 < last.square().mean().sqrt() < 30
     assert logits.std() < 30
+
+
+@pytest.mark.parametrize(("name", "left"), [("lenet", 0.05), ("bignet", 0.0)])
+def test_first_responses_vanish_with_the_product_alone(name: str, left: float) -> None:
+    """Why Table 1's row of it cannot be repeated: docs/results.md."""
+    network = build(name, classes=10, fusion="prod", branched=True)
+    means: list[float] = []
+    for module in network.modules():
+        if isinstance(module, TwoBranch):
+            module.register_forward_hook(lambda _, __, y: means.append(float(y.mean())))
+    with torch.no_grad():
+        network(torch.randn(8, 3, 32, 32))
+    assert means == sorted(means, reverse=True)
+    assert means[-1] <= left * means[0]

@@ -36,8 +36,8 @@ def reproduce(
     $ sortnet reproduce table3 --size paper --print-commands > commands.txt
 
     Args:
-        experiment: table1, table2, table3, table4, figures, bilinear or cost; recipes, attempts or
-            rates, which are ours.
+        experiment: table1, table2, table3, table4, figures, bilinear or cost; recipes, attempts,
+            depth, roots or rates, which are ours.
         size: smoke: seconds a run, on scikit-learn's digits. mini: the real data, a part of the
             schedule. paper: the paper's schedule.
         seeds: How many runs of each kind; as many as the size has without it.

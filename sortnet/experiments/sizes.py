@@ -14,10 +14,10 @@ SMOKE_STEPS = {"lenet": 60, "bignet": 16, "wrn28": 24, "resnet56": 16, "resnet50
 SMOKE_BATCH = {"bignet": 10, "resnet18": 10, "resnet34": 10, "resnet50": 10}
 MINI_SCALES = {
     "lenet": 0.05,
-    "bignet": 0.02,
+    "bignet": 0.004,
     "resnet20": 0.1,
-    "resnet32": 0.05,
-    "resnet56": 0.05,
+    "resnet32": 0.1,
+    "resnet56": 0.1,
     "wrn28": 0.05,
 }
 """Relative to the paper's schedule; networks for ImageNet have a hundredth of it."""

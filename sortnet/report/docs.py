@@ -12,15 +12,16 @@ from sortnet.report import any_model, card, cost, figures, learning, scale, tabl
 ROOT = Path(__file__).resolve().parents[2]
 PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "cost": ("docs/cost.md", "cost.json", cost.markdown),
-    "again": ("docs/cost.md", "cost-again.json", cost.markdown),
-    "again-compiled": ("docs/cost.md", "cost-again-compiled.json", cost.markdown),
     "models": ("docs/any-model.md", "models.json", any_model.markdown),
     "scale": ("docs/scale.md", "scale.json", scale.markdown),
     "summary": ("README.md", "cost.json", cost.summary),
     "accuracy": ("README.md", "recipes", tables.brief),
     "recipes": ("docs/results.md", "recipes", tables.markdown),
-    "table2": ("docs/results.md", "table2", lambda found: tables.markdown(tables.filled(found))),
+    "table1": ("docs/results.md", "table1", tables.so_far),
+    "table2": ("docs/results.md", "table2", tables.so_far),
     "attempts": ("docs/results.md", "attempts", tables.markdown),
+    "depth": ("docs/results.md", "depth", tables.so_far),
+    "roots": ("docs/results.md", "roots", tables.so_far),
     "claims": ("docs/claims.md", "claims.json", verdicts.markdown),
     "rates": ("docs/deviations.md", "rates", tables.markdown),
 }

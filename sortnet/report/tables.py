@@ -22,6 +22,11 @@ def markdown(stored: results.Stored) -> str:
     return "\n".join([*lines, "", *remarks(stored)]) + "\n"
 
 
+def so_far(stored: results.Stored) -> str:
+    """The same of what has been run."""
+    return markdown(filled(stored))
+
+
 def brief(stored: results.Stored) -> str:
     """Only the table, of what has been run."""
     return "\n".join(_table(filled(stored))) + "\n"
