@@ -198,9 +198,15 @@ def _apart(options: Options, tensors: Inputs) -> tuple[Inputs, Inputs, Inputs]:
 
 
 def _sums_pay(grad: Tensor, *kinds: Kind) -> bool:
-    """Whether the kernel should do batch normalisation's backward pass, too; by size alone."""
+    """Whether the kernel should do batch normalisation's backward pass, too; by size alone.
+
+    So should a compiler, which then stores the gradient by the branch, and does not compute it
+    again for the sums and for the result.
+    """
     normalised = [kind.train for kind in kinds if kind.name == "normalised"]
-    if not normalised or not all(normalised) or not kernels.active():
+    if not normalised or not all(normalised):
+        return False
+    if not (kernels.active() or torch.compiler.is_compiling()):
         return False
     return grad.is_cpu and grad.numel() < LARGEST_IMAGE * grad.shape[0]
 
