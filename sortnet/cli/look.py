@@ -94,14 +94,16 @@ def bench(
 
     $ sortnet bench
     $ sortnet bench resnet20 --against naive --no-parts
-    $ sortnet bench --compiled --against naive --json results/cost.json
+    $ sortnet bench --against naive --json results/cost.json
+    $ sortnet bench --compiled --json results/cost-compiled.json
 
     Args:
         networks: Which networks, as in `sortnet list`; all without any.
         rounds: How many times each thing is measured.
-        compiled: Measure training steps compiled by torch.compile, too; takes minutes to compile.
-        against: naive also measures what the plain formula would cost.
-        parts: Measure the op, the blocks and the bilinear heads, too.
+        compiled: Measure networks compiled by torch.compile, beside the sum compiled and not; it
+            takes minutes to compile them.
+        against: naive also measures what the plain formula would cost, not compiled.
+        parts: Measure the op, the blocks and the bilinear heads, too, if not compiled.
         json: Where to write all figures.
         figure: Where to draw the networks' figures, as .svg and .png.
     """

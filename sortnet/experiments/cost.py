@@ -7,6 +7,7 @@ pooling.
 
 import gc
 import json
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -83,6 +84,7 @@ class Measurement:
         what: ``forward``, ``both passes`` or ``step``.
         mode: ``eager`` or ``compiled``.
         against: ``SORT``; ``naive`` for its plain formula; or a head in its place.
+        base: The mode of the sum that it is compared with.
         time: The ratio to the sum.
         seconds: For one call, median, with the sum and with what is compared.
         saved: Bytes kept for the backward pass, in the same order; none in a forward pass.
@@ -98,6 +100,7 @@ class Measurement:
     what: str
     mode: str
     against: str
+    base: str
     time: Ratio
     seconds: tuple[float, float]
     saved: tuple[int, int] | None = None
@@ -142,19 +145,42 @@ class Contestant:
         self.optimizer.zero_grad()
 
 
+@dataclass(frozen=True)
+class Compared:
+    """A contestant beside the one that it is held to: their ratio, and the median of each."""
+
+    contestant: Contestant
+    base: Contestant
+    time: Ratio
+    seconds: tuple[float, float]
+
+
 def compare(
-    contestants: Sequence[Contestant], call: Callable[[Contestant], None], rounds: int
-) -> list[tuple[Contestant, Ratio, tuple[float, float]]]:
-    """Let the contestants take turns; all but the first are compared with the first."""
+    contestants: Sequence[Contestant],
+    call: Callable[[Contestant], None],
+    rounds: int,
+    bases: int = 1,
+) -> list[Compared]:
+    """Let the contestants take turns, and compare each with the first, or each of the first few.
+
+    Arguments:
+        contestants: Who takes part.
+        call: What each does when it is its turn.
+        rounds: How many turns each has.
+        bases: How many, at the head of the contestants, the others are compared with.
+    """
     functions = [partial(call, contestant) for contestant in contestants]
     for function in functions:
         for _ in range(WARM_UP):
             function()
-    base, *others = side_by_side(functions, rounds)
-    middle = sorted(base)[len(base) // 2]
+    times = side_by_side(functions, rounds)
+    middles = [statistics.median(each) for each in times]
     return [
-        (contestant, ratio(times, base), (middle, sorted(times)[len(times) // 2]))
-        for contestant, times in zip(contestants[1:], others, strict=True)
+        Compared(
+            contestants[i], contestants[j], ratio(times[i], times[j]), (middles[j], middles[i])
+        )
+        for i in range(bases, len(contestants))
+        for j in range(bases)
     ]
 
 
@@ -171,12 +197,14 @@ def measure_op(machine: Machine, peak: Peak, rounds: int, naive: bool) -> Iterat
             for what, passes in (("forward", 3), ("both passes", 8)):
                 act = Contestant.forward if what == "forward" else Contestant.backward
                 call = lambda c, act=act, a=a, b=b: act(c, a, b)  # noqa: E731
-                for c, time_, seconds in compare(contestants, call, rounds):
-                    share = passes * size / seconds[1] / peak.bytes if c.name == "SORT" else None
+                for found in compare(contestants, call, rounds):
+                    against, seconds = found.contestant.name, found.seconds
+                    share = passes * size / seconds[1] / peak.bytes if against == "SORT" else None
                     name = f"{term}, {size / 1e6:.0f} MB"
                     yield Measurement(
-                        "op", name, what, "eager", c.name, time_, seconds, bandwidth=share
-                    )
+                        "op", name, what, "eager", against, "eager", found.time, seconds,
+                        bandwidth=share,
+                    )  # fmt: skip
 
 
 def measure_blocks(machine: Machine, rounds: int, naive: bool) -> Iterator[Measurement]:
@@ -208,11 +236,12 @@ def measure_blocks(machine: Machine, rounds: int, naive: bool) -> Iterator[Measu
             ("both passes", Contestant.backward),
         ):
             call = lambda c, act=act, x=x: act(c, x)  # noqa: E731
-            for c, time_, seconds in compare(contestants, call, rounds):
-                with kernels.using(c.mode):
+            for found in compare(contestants, call, rounds):
+                with kernels.using(found.contestant.mode):
                     saved = (saved_bytes(plain, x), saved_bytes(block, x))
+                against = found.contestant.name
                 yield Measurement(
-                    "block", name, what, "eager", c.name, time_, seconds,
+                    "block", name, what, "eager", against, "eager", found.time, found.seconds,
                     saved=saved if what != "forward" else None,
                 )  # fmt: skip
 
@@ -220,39 +249,44 @@ def measure_blocks(machine: Machine, rounds: int, naive: bool) -> Iterator[Measu
 def measure_network(
     case: Case, machine: Machine, peak: Peak, rounds: int, against: Sequence[str]
 ) -> Iterator[Measurement]:
-    """A network with SORT, its plain formula, or another head, beside the one with the sum."""
+    """A network with SORT, its plain formula, or another head, beside the one with the sum.
+
+    Compiled, it stands beside the sum compiled and as it is: now this one is faster, now that.
+    """
     contestants = [_contestant(case, machine, name) for name in ("sum", *against)]
     size = contestants[0].model.size  # type: ignore[attr-defined]
     images = machine.images(torch.randn(case.batch, 3, size, size))
     labels = machine.labels(torch.randint(10, (case.batch,)))
-    ready = [replace(c, model=_compiled(c, machine)) for c in contestants]
-    started = time.perf_counter()
-    ready[-1].step(machine, images, labels)
-    compilation = time.perf_counter() - started if machine.compile else None
-    if machine.compile:  # beside it, what compiling the same network gains
-        ready.append(replace(contestants[-1], name="SORT, not compiled"))
-    mode = "compiled" if machine.compile else "eager"
-    level = "head" if "bilinear" in against else "network"
     done = {c.name: case.batch * work(c.model, images[:1]).total for c in contestants}  # type: ignore[arg-type]
+    bases, compilation = 1, None
+    if machine.compile:
+        plain, *others = [replace(c, model=_compiled(c, machine)) for c in contestants]
+        started = time.perf_counter()
+        others[-1].step(machine, images, labels)
+        compilation = time.perf_counter() - started
+        contestants, bases = [plain, contestants[0], *others], 2
+    level = "head" if "bilinear" in against else "network"
+    mode = "compiled" if machine.compile else "eager"
     # Compiled, a forward pass alone would be another minute's compilation for each.
-    kinds = ["step"] if machine.compile else ["step", "both passes", "forward"]
-    for what in kinds:
+    for what in ["step"] if machine.compile else ["step", "both passes", "forward"]:
         call = _call(what, machine, images, labels)
-        chosen = ready if what == "step" else [c for c in ready if c.name != "naive"]
-        for c, time_, seconds in compare(
-            chosen, call, rounds if what == "step" else max(1, rounds // 3)
-        ):
-            multiply_adds = done[c.name.partition(",")[0]] * (1 if what == "forward" else 3)
-            found = Measurement(
-                level, case.name, what, mode, c.name, time_, seconds,
+        chosen = [c for c in contestants if what == "step" or c.name != "naive"]
+        turns = rounds if what == "step" else max(1, rounds // 3)
+        for found in compare(chosen, call, turns, bases):
+            c, seconds = found.contestant, found.seconds
+            multiply_adds = done[c.name] * (1 if what == "forward" else 3)
+            measured = Measurement(
+                level, case.name, what, mode, c.name,
+                mode if found.base is contestants[0] else "eager",
+                found.time, seconds,
                 images=case.batch / seconds[1],
                 arithmetic=multiply_adds / seconds[1] / peak.multiply_adds,
                 compilation=compilation,
             )  # fmt: skip
             if what == "step":
-                saved, held = _memory(ready[0], c, machine, images, labels)
-                found = replace(found, saved=saved, peak=held)
-            yield found
+                saved, held = _memory(found.base, c, machine, images, labels)
+                measured = replace(measured, saved=saved, peak=held)
+            yield measured
 
 
 def _contestant(case: Case, machine: Machine, name: str) -> Contestant:
@@ -301,7 +335,7 @@ class Plan:
     Attributes:
         networks: Out of `CASES`.
         rounds: How many times each thing is measured.
-        compiled: Whether networks are measured compiled, too.
+        compiled: Whether the networks with SORT are compiled.
         naive: Whether the plain formula is measured beside SORT.
         parts: Whether op, blocks and heads are measured, too.
     """
@@ -325,19 +359,16 @@ class Plan:
         """What is to be done, by the name to show while doing it."""
         against = ("SORT", "naive") if self.naive else ("SORT",)
         tasks: dict[str, Callable[[], Iterator[Measurement]]] = {}
-        if self.parts:
+        if self.parts and not self.compiled:
             tasks["op"] = partial(measure_op, machine, peak, self.rounds, self.naive)
             tasks["blocks"] = partial(measure_blocks, machine, self.rounds, self.naive)
             tasks["bilinear pooling"] = partial(
                 measure_network, CASES["bignet"], machine, peak, self.rounds, HEADS
             )
+        if self.compiled:
+            machine, against = replace(machine, compile=True), ("SORT",)
         for case in (CASES[name] for name in self.networks):
             tasks[case.name] = partial(measure_network, case, machine, peak, self.rounds, against)
-        compiled = replace(machine, compile=True)
-        for case in (CASES[name] for name in self.networks if self.compiled):
-            tasks[f"{case.name}, compiled"] = partial(
-                measure_network, case, compiled, peak, self.rounds, ("SORT",)
-            )
         return tasks
 
 

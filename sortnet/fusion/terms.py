@@ -162,11 +162,10 @@ def solved_slopes(y: Tensor, a: Tensor, terms: Sequence[str], eps: float) -> tup
     p = a.clamp_min(0)
     c = p * rest + eps
     t = p + torch.sqrt(p * p + 4 * c.clamp_min(0))
-    b = rest - 2 * c / t
+    half = 0.25 * t / c  # 0.5 / r, since r = 2 c / t
     exact = 4 * torch.finfo(y.dtype).eps * torch.maximum(y.abs(), a.abs())
     positive = rest - eps**0.5 > exact
-    half = 0.25 * t / c  # 0.5 / r
-    by_a = 1 + torch.where(positive & (a > 0), half * b, 0.0)
+    by_a = torch.where(positive & (a > 0), rest * half + 0.5, 1.0)  # 1 + b / 2 r, for rest = b + r
     by_b = 1 + torch.where(positive, half * p, 0.0)
     return by_a, by_b
 

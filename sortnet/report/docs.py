@@ -12,6 +12,7 @@ from sortnet.report import any_model, card, cost, figures, learning, scale, tabl
 ROOT = Path(__file__).resolve().parents[2]
 PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "cost": ("docs/cost.md", "cost.json", cost.markdown),
+    "cost-compiled": ("docs/cost.md", "cost-compiled.json", cost.markdown),
     "models": ("docs/any-model.md", "models.json", any_model.markdown),
     "scale": ("docs/scale.md", "scale.json", scale.markdown),
     "summary": ("README.md", "cost.json", cost.summary),

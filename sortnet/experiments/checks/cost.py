@@ -104,7 +104,7 @@ def bilinear_slower(context: Context) -> Finding:
         lambda contestant: contestant.step(machine, images, labels),
         7 if context.brief else 36,
     )
-    times = {contestant.name: time for contestant, time, _ in found}
+    times = {each.contestant.name: each.time for each in found}
     figures = ", ".join(f"{name} pooling takes {_text(time)}" for name, time in times.items())
     figures += " of SORT's time for a step, in place of BigNet*'s fully connected layers"
     if all(time.low > 1 for time in times.values()):
