@@ -20,7 +20,7 @@ BREAK_EVEN = 2000
 """Steps from which compiling a whole network pays on a GPU, by ``--compile auto``.
 
 A guess until it is measured on one. On a CPU ``auto`` does not compile: docs/cost.md has what it
-gains there, some per cent after thousands of steps at best, and a loss in LeNet*.
+gains there, a few per cent in two networks, and what it loses in most others.
 """
 
 
