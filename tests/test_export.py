@@ -66,14 +66,15 @@ def test_onnx_gives_the_same_logits(net: Path, tmp_path: Path) -> None:
     result = export.to_onnx(net, tmp_path / "net.onnx")
     assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
     assert (result.images, result.kind) == (200, "digits")
-    assert result.difference < 1e-5
     network, config = load(net)
     expected = logits(network, digits())
+    close = 1e-5 * float(expected.abs().max())  # each processor rounds in its own way
+    assert result.difference < close
     session = onnxruntime.InferenceSession(str(tmp_path / "net.onnx"))
     for batch in (1, 7, 200):
         parts = torch.split(digits(), batch)
         found = [session.run(["logits"], {"images": part.numpy()})[0] for part in parts]
-        assert float((torch.cat([*map(torch.from_numpy, found)]) - expected).abs().max()) < 1e-5
+        assert float((torch.cat([*map(torch.from_numpy, found)]) - expected).abs().max()) < close
     about = json.loads(session.get_modelmeta().custom_metadata_map[export.ABOUT])
     assert (tuple(about["classes"]), about["size"]) == (config.classes, 32)
     assert tuple(about["mean"]) == config.mean
