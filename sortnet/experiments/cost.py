@@ -375,6 +375,8 @@ class Plan:
 def bench(plan: Plan, show: Callable[[str, int, int], None]) -> Iterator[dict[str, Any]]:
     """Measure all that the plan names; after each part, give what there is, ready for JSON.
 
+    Numbers have four digits, which is more than they are good for.
+
     Arguments:
         plan: What to measure.
         show: Is told what comes next, how much is done, and of how much.
@@ -389,19 +391,19 @@ def bench(plan: Plan, show: Callable[[str, int, int], None]) -> Iterator[dict[st
         found += task()
         torch._dynamo.reset()
         gc.collect()
-        yield {
+        result = {
             "machine": description(),
             "peak": asdict(peak),
             "plan": asdict(plan),
             "seconds": round(time.time() - started),
             "measurements": [asdict(measurement) for measurement in found],
         }
+        yield json.loads(json.dumps(result), parse_float=lambda text: float(f"{float(text):.4g}"))
 
 
 def write(result: dict[str, Any], path: Path) -> None:
-    """Store a benchmark's result; numbers to four digits, which is more than they are good for."""
+    """Store a benchmark's result."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    rounded = json.loads(json.dumps(result), parse_float=lambda text: float(f"{float(text):.4g}"))
     part = path.with_suffix(".part")
-    part.write_text(json.dumps(rounded, indent=1) + "\n")
+    part.write_text(json.dumps(result, indent=1) + "\n")
     part.replace(path)
