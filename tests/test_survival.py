@@ -96,14 +96,14 @@ def test_a_killed_worker_of_two_leaves_no_trace(tmp_path: Path) -> None:
 
 
 def command(out: Path, *more: str) -> list[str]:
-    base = [sys.executable, "-m", "sortnet", "train", "lenet", "--scale", "0.005", "--batch", "4"]
+    base = [sys.executable, "-m", "sortnet", "train", "lenet", "--scale", "0.1", "--batch", "4"]
     return [*base, "--threads", "1", "--out", str(out), *more]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_and_exits(tmp_path: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(command(tmp_path), stderr=subprocess.PIPE, text=True)
-    directory = tmp_path / "digits" / "lenet-x0.005" / "seed0"
+    directory = tmp_path / "digits" / "lenet-x0.1" / "seed0"
     while len(runs.rows(directory)) < 3 and process.poll() is None:
         time.sleep(0.05)
     second = subprocess.run(command(tmp_path), capture_output=True, text=True, check=False)
@@ -117,7 +117,7 @@ def test_a_signal_saves_and_exits(tmp_path: Path, number: signal.Signals) -> Non
     newest, _ = checkpoint.latest(directory / "checkpoints")
     assert newest is not None
     lines = runs.examine(directory)
-    assert f"would go on at step {newest.step} of 350" in lines
+    assert f"would go on at step {newest.step:,} of 7,000" in lines
     assert "not in use" in lines
     assert runs.events(directory)[-1]["event"] == "stop"
 
@@ -130,7 +130,7 @@ def test_a_signal_to_the_workers_as_well_saves_and_exits(tmp_path: Path) -> None
         Image.fromarray(pixels).save(tmp_path / "images" / f"class{i % 2}" / f"{i}.png")
     given = command(tmp_path / "runs", "--data", str(tmp_path / "images"), "--size", "32")
     process = subprocess.Popen(given, stderr=subprocess.PIPE, text=True, start_new_session=True)
-    directory = tmp_path / "runs" / "images" / "lenet-size32-x0.005" / "seed0"
+    directory = tmp_path / "runs" / "images" / "lenet-size32-x0.1" / "seed0"
     while len(runs.rows(directory)) < 3 and process.poll() is None:
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGTERM)
