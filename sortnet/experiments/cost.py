@@ -260,11 +260,11 @@ def measure_network(
     done = {c.name: case.batch * work(c.model, images[:1]).total for c in contestants}  # type: ignore[arg-type]
     bases, compilation = 1, None
     if machine.compile:
-        plain, *others = [replace(c, model=_compiled(c, machine)) for c in contestants]
+        plain, *others = [_compiled(c, machine) for c in contestants]
+        contestants, bases = [plain, contestants[0], *others], 2
         started = time.perf_counter()
         others[-1].step(machine, images, labels)
         compilation = time.perf_counter() - started
-        contestants, bases = [plain, contestants[0], *others], 2
     level = "head" if "bilinear" in against else "network"
     mode = "compiled" if machine.compile else "eager"
     # Compiled, a forward pass alone would be another minute's compilation for each.
@@ -299,9 +299,9 @@ def _contestant(case: Case, machine: Machine, name: str) -> Contestant:
     return Contestant(name, network, "plain" if name == "naive" else "auto", optimizer)
 
 
-def _compiled(contestant: Contestant, machine: Machine) -> nn.Module:
+def _compiled(contestant: Contestant, machine: Machine) -> Contestant:
     assert isinstance(contestant.model, nn.Module)
-    return machine.ready(contestant.model)
+    return replace(contestant, model=machine.ready(contestant.model))
 
 
 def _call(

@@ -59,10 +59,15 @@ class Options(NamedTuple):
     gated: bool
 
 
-def _split(options: Options, inputs: Inputs) -> tuple[Inputs, Inputs, Tensor | None, Inputs]:
-    """The inputs of a, of b, the gate in the shape of one image, and what follows them."""
+def apart(options: Options, inputs: Inputs) -> tuple[Inputs, Inputs, Inputs]:
+    """The inputs of a, of b, and what follows them."""
     first, second = options.counts
-    a, b, rest = inputs[:first], inputs[first : first + second], inputs[first + second :]
+    return inputs[:first], inputs[first : first + second], inputs[first + second :]
+
+
+def _split(options: Options, inputs: Inputs) -> tuple[Inputs, Inputs, Tensor | None, Inputs]:
+    """The same with the gate, in the shape of one image, before what follows it."""
+    a, b, rest = apart(options, inputs)
     if not options.gated:
         return a, b, None, rest
     response = next(x for x in (a[0], b[0]) if x is not None)

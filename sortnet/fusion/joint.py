@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sortnet.fusion import kernels
-from sortnet.fusion.formulas import Inputs, Kind, Options, forward, pull, pull_all
+from sortnet.fusion.formulas import Inputs, Kind, Options, apart, forward, pull, pull_all
 from sortnet.fusion.terms import sum_dtype, widen
 
 
@@ -167,7 +167,7 @@ class _Joint(torch.autograd.Function):
     def forward(ctx: Any, options: Options, kernel: bool, *tensors: Any) -> Tensor:  # noqa: ANN401
         y: Tensor
         y, *spreads = kernels.run(kernel, forward, options, tensors)
-        a, b, gates = _apart(options, tensors)
+        a, b, gates = apart(options, tensors)
         kept = *_kept(options.a, a, spreads[:1]), *_kept(options.b, b, spreads[-1:]), *gates
         ctx.save_for_backward(y if options.b.solved else None, *kept)
         ctx.plan = options, kernel
@@ -177,7 +177,7 @@ class _Joint(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Any:  # noqa: ANN401
         options, kernel = ctx.plan
         y, *kept = ctx.saved_tensors
-        a, b, gates = _apart(options, kept)
+        a, b, gates = apart(options, kept)
         a, b = _statistics_again(options.a, a), _statistics_again(options.b, b)
         inputs = *a, *b, *gates, grad, y
         if kernel and _sums_pay(grad, options.a, options.b):
@@ -189,12 +189,6 @@ class _Joint(torch.autograd.Function):
         by_gate = [x.to(gate.dtype) for gate, x in zip(gates, rest, strict=False)]
         by_tensors = *_gradients(options.a, a, by_a), *_gradients(options.b, b, by_b)
         return None, None, *by_tensors, *by_gate
-
-
-def _apart(options: Options, tensors: Inputs) -> tuple[Inputs, Inputs, Inputs]:
-    """The tensors of a, of b, and the gate if there is one."""
-    first, second = options.counts
-    return tensors[:first], tensors[first : first + second], tensors[first + second :]
 
 
 def _sums_pay(grad: Tensor, *kinds: Kind) -> bool:

@@ -7,6 +7,7 @@ from sortnet.experiments import results
 from sortnet.experiments.statistics import Summary, paired, summary
 
 Cell = Mapping[str, Any]
+DASH = "\N{EN DASH}"
 
 
 def markdown(stored: results.Stored) -> str:
@@ -77,7 +78,7 @@ def _ours(stored: results.Stored, cell: Cell) -> str:
 def _figure(found: Summary) -> str:
     """The mean and deviation; a dash for what did not converge, as in the paper."""
     if found.mean is None:
-        return "\N{EN DASH}"
+        return DASH
     text = f"{found.mean:.2f}"
     if found.deviation is not None:
         text += f" ± {found.deviation:.2f}"
@@ -88,7 +89,7 @@ def _figure(found: Summary) -> str:
 
 def _printed(cell: Cell) -> str:
     if cell["dash"]:
-        return "\N{EN DASH}"
+        return DASH
     return "" if cell["paper"] is None else f"{cell['paper']:.2f}"
 
 
@@ -138,6 +139,8 @@ def remarks(stored: results.Stored) -> list[str]:
     if seeds:
         few, most = min(seeds), max(seeds)
         lines.append(f"- Seeds in a cell: {few if few == most else f'{few} to {most}'}.")
+    if any(DASH in row for row in table(stored)[1]):
+        lines.append(f"- {DASH}: did not converge: at chance in the end, or not finite.")
     return lines
 
 
