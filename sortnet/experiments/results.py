@@ -153,8 +153,6 @@ def _measured(entry: Mapping[str, Any], metric: str) -> bool:
 
 
 def _value(entry: Mapping[str, Any], metric: str) -> float | None:
-    if metric == "seconds":
-        return 20 * entry["seconds"] / entry["steps"] if entry["steps"] else None
     if metric.endswith("-accuracy") and entry["transfer"] is not None:
         return float(entry["transfer"]["accuracy"][metric.removesuffix("-accuracy")])
     if not converged(entry):
