@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from sortnet.networks import NETWORKS
 from sortnet.report.style import GREY, OTHERS, canvas, save, styled
 
 Row = list[str]
@@ -16,11 +17,11 @@ def tables(result: dict[str, Any]) -> dict[str, tuple[Row, list[Row]]]:
             the bytes saved for the backward pass and those held at most. "Of peak" is the share
             of the machine's best: bytes a second of the op, multiply-adds a second of networks.
     """
-    found = result["measurements"]
-    parts = [m for m in found if m["level"] in ("op", "block")]
-    steps = [m for m in found if m["level"] == "network" and m["what"] == "step"]
-    passes = [m for m in found if m["level"] == "network" and m["what"] != "step"]
-    heads = [m for m in found if m["level"] == "head" and m["what"] == "step"]
+    networks = _of_networks(result)
+    parts = [m for m in result["measurements"] if m["level"] in ("op", "block")]
+    steps = [m for m in networks if m["what"] == "step"]
+    passes = [m for m in networks if m["what"] != "step"]
+    heads = [m for m in result["measurements"] if m["level"] == "head" and m["what"] == "step"]
     title = ["", "", "", "time / sum [95 %]"]
     shown: dict[str, tuple[Row, list[Row]]] = {
         "Op and block": ([*title, "saved", "of peak"], []),
@@ -52,6 +53,13 @@ def tables(result: dict[str, Any]) -> dict[str, tuple[Row, list[Row]]]:
     return {name: table for name, table in shown.items() if table[1]}
 
 
+def _of_networks(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """What was measured of whole networks, in the paper's order."""
+    titles = tuple(entry.title for entry in NETWORKS.values())
+    found = [m for m in result["measurements"] if m["level"] == "network"]
+    return sorted(found, key=lambda m: [not m["name"].startswith(title) for title in titles])
+
+
 def _compiling(steps: list[dict[str, Any]]) -> list[Row]:
     """What compiling gains in a step, what it costs first, and after how many steps it pays."""
     rows = []
@@ -77,7 +85,7 @@ def _share(m: dict[str, Any], key: str) -> str:
 
 def summary(result: dict[str, Any]) -> str:
     """One line a network: SORT and the plain formula, relative to the sum, not compiled."""
-    steps = [m for m in result["measurements"] if m["level"] == "network" and m["what"] == "step"]
+    steps = [m for m in _of_networks(result) if m["what"] == "step"]
     eager = {(m["name"], m["against"]): m for m in steps if m["mode"] == "eager"}
     heading = [
         "training step relative to the sum",
@@ -121,7 +129,7 @@ def figure(result: dict[str, Any], path: Path) -> list[Path]:
     """Draw the ratios of a training step's time and of its saved bytes, network by network."""
     from matplotlib.lines import Line2D
 
-    steps = [m for m in result["measurements"] if m["level"] == "network" and m["what"] == "step"]
+    steps = [m for m in _of_networks(result) if m["what"] == "step"]
     steps = [m for m in steps if m["mode"] == m["base"]]
     kinds = list(dict.fromkeys((m["against"], m["mode"]) for m in steps))
     kinds.sort(key=lambda kind: kind[0] != "SORT")
