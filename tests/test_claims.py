@@ -97,6 +97,8 @@ def test_product_alone() -> None:
     name = "product-alone-diverges"
     assert verdict(name, stored("table1", better)) == "holds"
     assert verdict(name, stored("table1", worse)) == "does not hold"
+    only_one = stored("table1", lambda *cell: (better if cell[1] == "BigNet*" else worse)(*cell))
+    assert verdict(name, only_one) == "not decided"
 
 
 def test_transfer_is_better_when_higher() -> None:
