@@ -37,7 +37,7 @@ def reproduce(
 
     Args:
         experiment: table1, table2, table3, table4, figures, bilinear or cost; recipes, attempts,
-            depth, roots or rates, which are ours.
+            depth, roots, styles or rates, which are ours.
         size: smoke: seconds a run, on scikit-learn's digits. mini: the real data, a part of the
             schedule. paper: the paper's schedule.
         seeds: How many runs of each kind; as many as the size has without it.

@@ -11,7 +11,7 @@ from typing import Any
 
 from sortnet import paper
 from sortnet.networks import display
-from sortnet.recipes import BIGNET, DEFAULTS, GATED, IMAGENET_RESNET, RESNET, Recipe
+from sortnet.recipes import BIGNET, DEFAULTS, GATED, IMAGENET_RESNET, RESNET, XU, Recipe
 from sortnet.runs import Run
 
 CURVES = 5000
@@ -209,6 +209,18 @@ def _roots() -> Iterable[Cell]:
         yield Cell(row, "LeNet*", run, printed, baseline=None if row == "sum" else "sum")
 
 
+def _styles() -> Iterable[Cell]:
+    """Whether SORT starts better in the implementation that the paper most likely follows."""
+    for style, recipe in (("He", RESNET), ("Xu", XU)):
+        plain = f"ResNet-20 as {style} made it"
+        for fusion in ("sum", "sort"):
+            run = _attempt(fusion)
+            if recipe is XU:
+                run = replace(run, recipe=XU.scaled(run.recipe.scale), options={"style": "xu"})
+            row, base = (plain, None) if fusion == "sum" else (f"{plain}, with SORT", plain)
+            yield Cell(row, "CIFAR-10", run, baseline=base)
+
+
 def _rates() -> Iterable[Cell]:
     """Whether BigNet, without batch normalisation, learns at the paper's first rate of 0.1."""
     for branched, fusion in ((False, "sum"), (True, "sum"), (True, "sort")):
@@ -264,6 +276,11 @@ EXPERIMENTS = {
             "roots",
             "Each term alone, between two branches: CIFAR-10, error (%)",
             tuple(_roots()),
+        ),
+        Experiment(
+            "styles",
+            "ResNet-20 as He and as Xu made it, by the recipe of each: CIFAR-10, error (%)",
+            tuple(_styles()),
         ),
         Experiment(
             "rates",
