@@ -20,6 +20,7 @@ PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "recipes": ("docs/results.md", "recipes", tables.markdown),
     "table1": ("docs/results.md", "table1", tables.so_far),
     "table2": ("docs/results.md", "table2", tables.so_far),
+    "bilinear": ("docs/results.md", "bilinear", tables.so_far),
     "attempts": ("docs/results.md", "attempts", tables.markdown),
     "depth": ("docs/results.md", "depth", tables.so_far),
     "roots": ("docs/results.md", "roots", tables.so_far),
