@@ -93,6 +93,20 @@ def test_verdicts_follow_the_seeds(name: str) -> None:
     assert verdict(name, stored(table, better, seeds=1)) == "not decided"
 
 
+def test_what_does_not_converge_is_told() -> None:
+    """Better on two seeds is not better if the third one fails."""
+
+    def failing(row: str, column: str, seed: int) -> float | None:
+        fails = seed == 2 and row == "ResNet-56-SORT"
+        return None if fails else better(row, column, seed)
+
+    found = CHECKS["sort-beats-sum"](Context("smoke", results=[stored("table2", failing)]))
+    assert found.verdict == "not decided"
+    assert found.figures.count("did not converge on one seed") == 3  # data sets
+    found = CHECKS["gain-grows-with-depth"](Context("smoke", results=[stored("depth", failing)]))
+    assert "did not converge on one seed" in found.figures
+
+
 def test_product_alone() -> None:
     name = "product-alone-diverges"
     assert verdict(name, stored("table1", better)) == "holds"

@@ -63,10 +63,12 @@ class Table:
 
 def compared(name: str, mine: Values, other: Values, expected: int = -1) -> Compared:
     """Two things by seed; with a single common seed there is just a difference."""
-    known = [(a, other[seed]) for seed, a in mine.items() if a is not None and seed in other]
-    differences = [a - b for a, b in known if b is not None]
+    both = [(a, other[seed]) for seed, a in mine.items() if seed in other]
+    differences = [a - b for a, b in both if a is not None and b is not None]
     single = differences[0] if len(differences) == 1 else None
-    return Compared(name, paired(mine, other), single, expected)
+    failed = sum(a is None and b is not None for a, b in both)
+    alone = sum(a is not None and b is None for a, b in both)
+    return Compared(name, paired(mine, other), single, expected, failed, alone)
 
 
 def _with_baseline(name: str) -> list[tuple[str, str, str]]:
@@ -138,12 +140,12 @@ def depth_explains(context: Context) -> Finding:
 
 
 def _drop(table: Table, network: str, column: str) -> Values:
-    """The relative drop of the error in per cent, by seed."""
+    """The relative drop of the error in per cent, by seed; none where SORT did not converge."""
     plain, second = (table.values(network + end, column) for end in ("", "-SORT"))
     return {
-        seed: 100 * (before - after) / before
+        seed: None if (after := second[seed]) is None else 100 * (before - after) / before
         for seed, before in plain.items()
-        if before and (after := second.get(seed)) is not None
+        if before and seed in second
     }
 
 

@@ -69,23 +69,30 @@ class Compared:
         difference: Over the seeds; none if there are not two of them.
         single: The difference of a single seed; none if there is none.
         expected: The sign that the claim says: -1 or 1.
+        failed: On how many seeds it did not converge, but its baseline did.
+        alone: On how many it did, and its baseline did not.
     """
 
     name: str
     difference: Paired | None
     single: float | None = None
     expected: int = -1
+    failed: int = 0
+    alone: int = 0
 
     @property
     def run(self) -> bool:
         """Whether there is anything to compare."""
-        return self.difference is not None or self.single is not None
+        figures = self.difference is not None or self.single is not None
+        return figures or self.failed + self.alone > 0
 
     @property
     def agrees(self) -> bool:
-        """Whether it is as claimed, beyond chance."""
+        """Whether it is as claimed, beyond chance, and converged wherever its baseline did."""
         found = self.difference
-        return found is not None and (found.lower if self.expected < 0 else found.higher)
+        if found is None or self.failed:
+            return False
+        return found.lower if self.expected < 0 else found.higher
 
     @property
     def contradicts(self) -> bool:
@@ -94,9 +101,20 @@ class Compared:
         return found is not None and (found.higher if self.expected < 0 else found.lower)
 
     def __str__(self) -> str:
+        text = self.name
         if self.difference is not None:
-            return f"{self.name} {self.difference}"
-        return f"{self.name} {self.single:+.2f} (one seed)"
+            text += f" {self.difference}"
+        elif self.single is not None:
+            text += f" {self.single:+.2f} (one seed)"
+        if self.failed:
+            text += f", did not converge on {_seeds(self.failed)}"
+        if self.alone:
+            text += f", its baseline did not converge on {_seeds(self.alone)}"
+        return text
+
+
+def _seeds(count: int) -> str:
+    return "one seed" if count == 1 else f"{count} seeds"
 
 
 def judged(compared: Iterable[Compared], note: str, *experiments: str) -> Finding:
