@@ -22,6 +22,7 @@ PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "table2": ("docs/results.md", "table2", tables.so_far),
     "bilinear": ("docs/results.md", "bilinear", tables.so_far),
     "attempts": ("docs/results.md", "attempts", tables.markdown),
+    "styles": ("docs/results.md", "styles", tables.so_far),
     "depth": ("docs/results.md", "depth", tables.so_far),
     "roots": ("docs/results.md", "roots", tables.so_far),
     "claims": ("docs/claims.md", "claims.json", verdicts.markdown),
