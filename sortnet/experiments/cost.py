@@ -146,7 +146,7 @@ class Contestant:
 
 
 @dataclass(frozen=True)
-class Compared:
+class Standing:
     """A contestant beside the one that it is held to: their ratio, and the median of each."""
 
     contestant: Contestant
@@ -160,7 +160,7 @@ def compare(
     call: Callable[[Contestant], None],
     rounds: int,
     bases: int = 1,
-) -> list[Compared]:
+) -> list[Standing]:
     """Let the contestants take turns, and compare each with the first, or each of the first few.
 
     Arguments:
@@ -176,7 +176,7 @@ def compare(
     times = side_by_side(functions, rounds)
     middles = [statistics.median(each) for each in times]
     return [
-        Compared(
+        Standing(
             contestants[i], contestants[j], ratio(times[i], times[j]), (middles[j], middles[i])
         )
         for i in range(bases, len(contestants))
