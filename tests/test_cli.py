@@ -63,7 +63,7 @@ def test_flags_are_those_we_mean() -> None:
     assert list(COMMANDS) == [*commands.split(), "claims", "bench", "report"]
     network = "fusion classes branched norm style width gate head size"
     assert flags("info") == set(network.split())
-    schedule = "recipe scale rate batch decay warm-up clip"
+    schedule = "recipe scale rate batch decay warm-up clip precision"
     keeping = "out root save-every keep on-nonfinite anyway compile threads tensorboard"
     of_train = "data seed validation evaluations preprocess init freeze name"
     assert flags("train") == set(f"{network} {schedule} {keeping} {of_train}".split())

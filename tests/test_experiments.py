@@ -75,7 +75,7 @@ def test_a_gate_is_no_effort() -> None:
 @pytest.mark.parametrize("size", SIZES)
 def test_sizes_give_every_seed_a_directory_of_its_own(size: str) -> None:
     for experiment in EXPERIMENTS.values():
-        plan = sweep.plan(experiment.name, size, seeds=2)
+        plan = sweep.plan(experiment.name, size, seeds=2, precision="float32")
         by_id = {run.id: run for run in plan.runs}
         for cell in experiment.cells:
             for seed in range(2):

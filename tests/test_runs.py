@@ -21,6 +21,7 @@ ALL = [
         "lenet", SHORT, options={"branched": True, "head": "compact"}, seed=3, freeze=("conv1.*",)
     ),
     Run("resnet50", IMAGENET_RESNET, data="some/pets", validation=10, init="x", name="again"),
+    Run("resnet20", RESNET, precision="bfloat16"),
 ]
 
 
@@ -40,6 +41,7 @@ def test_ids_read_as_paths() -> None:
         "cifar10/resnet20-sort-x0.1/seed0",
         "digits/lenet-branched-headcompact/seed3",
         "pets/resnet50-again/seed0",
+        "digits/resnet20-bfloat16/seed0",
     ]
 
 
@@ -132,7 +134,7 @@ def test_mistakes_are_one_line_and_lose_nothing(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {p: p.read_bytes() for p in finished.rglob("*") if p.is_file()}
-    out = ["--out", str(finished.parent.parent.parent)]
+    out = ["--out", str(finished.parent.parent.parent), "--precision", "float32"]
     cases = [
         (["train", "lenet", "--data", "cifar10", "--root", str(tmp_path)], 1, "data get cifar10"),
         (["train", "lenet", "--validation", "20", *out], 2, "is another run: its recipe is"),

@@ -1,8 +1,10 @@
 """The training loop: its steps, its faults, and the processes that share it."""
 
+import json
 import math
 import multiprocessing
 import os
+import shutil
 import socket
 from dataclasses import replace
 from pathlib import Path
@@ -252,3 +254,20 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path: Path) -> None:
 def test_world_of_one_needs_nobody() -> None:
     assert World().any(True, False) == (True, False)
     assert World().gather([1.0]) == [[1.0]]
+
+
+def test_bfloat16_trains_resumes_exactly_and_is_no_other_precision(tmp_path: Path) -> None:
+    run = Run("resnet20", RECIPE, "sort", precision="bfloat16")
+    whole = train(run, tmp_path / "whole", habits=Habits(save_every=4))
+    assert json.loads((whole.directory / "run.json").read_text())["run"]["precision"] == "bfloat16"
+    part = tmp_path / "part" / run.id
+    shutil.copytree(whole.directory, part)
+    (part / "result.json").unlink()
+    shutil.rmtree(part / "checkpoints" / "step-0000010")
+    again = train(run, tmp_path / "part")
+    assert again.test == whole.test
+    for name in ("model.safetensors", "metrics.jsonl"):
+        assert (part / name).read_bytes() == (whole.directory / name).read_bytes()
+    (part / "result.json").unlink()
+    with pytest.raises(ValueError, match="its precision is bfloat16, not float32"):
+        execute._same(replace(run, precision="float32"), part)

@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from sortnet.recipes import Recipe
 
 
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
 @dataclass(frozen=True)
 class Choice:
     """Which network: what `sortnet.build` takes, as flags."""
@@ -72,6 +75,8 @@ class Schedule:
     """Steps over which the learning rate rises from zero."""
     clip: float | None = None
     """The largest norm of the gradient."""
+    precision: Precision = "auto"
+    """What convolutions compute in; auto: bfloat16 where the hardware has it, else float32."""
 
     def build(self, network: str) -> "Recipe":
         """The recipe that is asked for."""

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from sortnet.cli.flags import Chosen, tune
+from sortnet.cli.flags import Chosen, Precision, tune
 
 
 def list_() -> None:
@@ -89,6 +89,7 @@ def bench(
     parts: bool = True,
     json: Path | None = None,
     figure: Path | None = None,
+    precision: Precision = "auto",
 ) -> None:
     """Measure what SORT costs beside the linear sum: time in turns, bytes kept, peak memory.
 
@@ -106,6 +107,7 @@ def bench(
         parts: Measure the op, the blocks and the bilinear heads, too, if not compiled.
         json: Where to write all figures.
         figure: Where to draw the networks' figures, as .svg and .png.
+        precision: What convolutions compute in; auto: bfloat16 where the hardware has it.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -113,9 +115,17 @@ def bench(
 
     from sortnet.experiments import cost
     from sortnet.report import cost as report
+    from sortnet.training import resolve_precision
 
     tune()
-    plan = cost.Plan(networks or tuple(cost.CASES), rounds, compiled, against == "naive", parts)
+    plan = cost.Plan(
+        networks or tuple(cost.CASES),
+        rounds,
+        compiled,
+        against == "naive",
+        parts,
+        resolve_precision(precision),
+    )
     console = Console()
     with Progress(console=console, transient=True) as progress:
         bar = progress.add_task("")

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from sortnet.cli.flags import Directory, tune
+from sortnet.cli.flags import Directory, Precision, tune
 
 Size = Literal["smoke", "mini", "paper"]
 SMOKE_COST = ("lenet", "resnet20")
@@ -26,6 +26,7 @@ def reproduce(
     shard: str | None = None,
     print_commands: bool = False,
     results: Path | None = None,
+    precision: Precision = "auto",
 ) -> None:
     """Train what a table or figure of the paper needs, and print it beside the paper's numbers.
 
@@ -49,6 +50,7 @@ def reproduce(
         print_commands: Print one command for each run, for a cluster, and train nothing.
         results: A directory in which a JSON file of each run that has ended is kept; what is there
             already is not trained again.
+        precision: What convolutions compute in; auto: bfloat16 where the hardware has it.
     """
     from rich.console import Console
     from rich.markdown import Markdown
@@ -62,9 +64,15 @@ def reproduce(
 
         brief, rounds = size == "smoke", 5 if size == "smoke" else 36
         json = None if results is None else results / "cost.json"
-        bench(SMOKE_COST if brief else (), rounds=rounds, parts=not brief, json=json)
+        bench(
+            SMOKE_COST if brief else (),
+            rounds=rounds,
+            parts=not brief,
+            json=json,
+            precision=precision,
+        )
         return
-    todo = sweep.plan(experiment, size, seeds, data, out, shard, results, only)
+    todo = sweep.plan(experiment, size, seeds, data, out, shard, results, only, precision)
     if print_commands:
         print(sweep.commands(todo))
         return

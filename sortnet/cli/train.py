@@ -49,7 +49,7 @@ def train(
         name: Tells this run from others of the same network, data and seed.
     """
     from sortnet import runs
-    from sortnet.training import Habits
+    from sortnet.training import Habits, resolve_precision
 
     if choice.classes is not None:
         raise ValueError("--classes is not for training: the data say how many there are")
@@ -65,6 +65,7 @@ def train(
         preprocess,
         init,
         freeze,
+        resolve_precision(schedule.precision),
         name,
     )
     habits = Habits(

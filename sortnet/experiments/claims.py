@@ -1,5 +1,6 @@
 """Every claim of the paper: how it was tested, the figures, and the verdict."""
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from sortnet.experiments import results
 from sortnet.experiments.checks import CHECKS, Context
 from sortnet.experiments.sizes import SIZES, size
 from sortnet.experiments.tables import EXPERIMENTS
+from sortnet.training.machine import PRECISIONS
 
 SEEDS = 10
 """As many seeds are looked for among the runs."""
@@ -72,9 +74,10 @@ def claims(
 
 def known(*places: Path) -> Iterator[results.Stored]:
     """All results of experiments that there are, of any size but smoke."""
-    for size_ in (name for name in SIZES if name != "smoke"):
+    sizes = [name for name in SIZES if name != "smoke"]
+    for size_, precision in itertools.product(sizes, PRECISIONS):
         for name in EXPERIMENTS:
-            found = results.collect(name, size_, SEEDS, *places)
+            found = results.collect(name, size(size_, precision), SEEDS, *places)
             if found["runs"]:
                 yield found
 

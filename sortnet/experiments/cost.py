@@ -138,8 +138,9 @@ class Contestant:
         """A training step."""
         assert self.optimizer is not None
         with kernels.using(self.mode):
-            with machine.precision():
-                loss = F.cross_entropy(self.model(images), labels)
+            with machine.autocast():
+                logits = self.model(images)
+            loss = F.cross_entropy(logits.float(), labels)
             torch.autograd.backward(loss)
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -310,7 +311,12 @@ def _call(
     if what == "step":
         return lambda c: c.step(machine, images, labels)
     act = Contestant.forward if what == "forward" else Contestant.backward
-    return lambda c: act(c, images)
+
+    def call(contestant: Contestant) -> None:
+        with machine.autocast():
+            act(contestant, images)
+
+    return call
 
 
 def _memory(
@@ -319,7 +325,7 @@ def _memory(
     saved, peak = [], []
     for c in (base, other):
         assert isinstance(c.model, nn.Module)
-        with kernels.using(c.mode):
+        with kernels.using(c.mode), machine.autocast():
             saved.append(saved_bytes(c.model, images))
         peak.append(peak_bytes(partial(c.step, machine, images, labels)))
     return (saved[0], saved[1]), (peak[0], peak[1])
@@ -338,6 +344,7 @@ class Plan:
         compiled: Whether the networks with SORT are compiled.
         naive: Whether the plain formula is measured beside SORT.
         parts: Whether op, blocks and heads are measured, too.
+        precision: What convolutions compute in.
     """
 
     networks: tuple[str, ...] = tuple(CASES)
@@ -345,6 +352,7 @@ class Plan:
     compiled: bool = False
     naive: bool = False
     parts: bool = True
+    precision: str = "float32"
 
     def __post_init__(self) -> None:
         for name in self.networks:
@@ -381,7 +389,7 @@ def bench(plan: Plan, show: Callable[[str, int, int], None]) -> Iterator[dict[st
         plan: What to measure.
         show: Is told what comes next, how much is done, and of how much.
     """
-    machine = Machine.here(compile="off")
+    machine = Machine.here(compile="off", precision=plan.precision)
     peak = machine_peak(machine.device)
     started = time.time()
     found: list[Measurement] = []

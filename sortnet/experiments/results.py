@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sortnet import files, runs
-from sortnet.experiments.sizes import differences, size
+from sortnet.experiments.sizes import Size, differences
 from sortnet.experiments.tables import Cell, experiment
 from sortnet.experiments.worker import TRANSFER
 from sortnet.runs import Run
@@ -23,12 +23,12 @@ Stored = dict[str, Any]
 Entry = dict[str, Any]
 
 
-def collect(name: str, size_: str, seeds: int | None, *places: str | Path) -> Stored:
+def collect(name: str, chosen: Size, seeds: int | None, *places: str | Path) -> Stored:
     """Gather the runs of an experiment that have ended.
 
     Arguments:
         name: Of the experiment.
-        size_: Of its runs.
+        chosen: The size and precision of its runs.
         seeds: How many seeds; as many as the size has without it.
         places: Directories of runs or of what is kept of them; the first that has a run counts.
 
@@ -36,7 +36,7 @@ def collect(name: str, size_: str, seeds: int | None, *places: str | Path) -> St
         ``cells`` with heading, the paper's figure and the runs that fill them; ``runs`` by id,
         with run.json, test result and a thinned learning curve.
     """
-    wanted, chosen = experiment(name), size(size_)
+    wanted = experiment(name)
     count = chosen.seeds if seeds is None else seeds
     fitted = [[chosen.fit(cell.run, seed) for seed in range(count)] for cell in wanted.cells]
     entries = {run.id: entry(run, *places) for same in fitted for run in same}
@@ -45,6 +45,7 @@ def collect(name: str, size_: str, seeds: int | None, *places: str | Path) -> St
         "title": wanted.title,
         "size": chosen.name,
         "about": chosen.about,
+        "precision": chosen.precision,
         "cells": [_cell(cell, same) for cell, same in zip(wanted.cells, fitted, strict=True)],
         "runs": {key: found for key, found in entries.items() if found is not None},
     }

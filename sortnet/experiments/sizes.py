@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from sortnet.recipes import DEFAULTS
 from sortnet.runs import Run
+from sortnet.training import resolve_precision
 
 SMOKE_STEPS = {"lenet": 60, "bignet": 16, "wrn28": 24, "resnet56": 16, "resnet50": 12}
 SMOKE_BATCH = {"bignet": 10, "resnet18": 10, "resnet34": 10, "resnet50": 10}
@@ -33,6 +34,7 @@ class Size:
         seeds: How many seeds there are without being asked for.
         change: Makes the paper's run one of this size.
         environment: Of the processes that train.
+        precision: What convolutions compute in.
     """
 
     name: str
@@ -40,10 +42,11 @@ class Size:
     seeds: int
     change: Callable[[Run], Run]
     environment: Mapping[str, str]
+    precision: str = "float32"
 
     def fit(self, run: Run, seed: int = 0) -> Run:
         """The paper's run at this size, with a seed."""
-        return replace(self.change(run), seed=seed)
+        return replace(self.change(run), seed=seed, precision=self.precision)
 
 
 def _smoke(run: Run) -> Run:
@@ -73,13 +76,12 @@ def _mini(run: Run) -> Run:
     scale = MINI_SCALES.get(run.network, 0.01)
     options = {**run.options, **({"width": 2} if run.network == "wrn28" else {})}
     held = 1000 if run.data in ("cifar10", "cifar100") else 0
-    name = run.name
-    if name == "curves":  # the same run as the tables'
-        name = ""
+    if run.name == "curves":  # the same run as the tables'
+        run = replace(run, evaluations=20, name="")
     elif run.validation:
         held = run.validation
     recipe = run.recipe.scaled(scale)
-    return replace(run, recipe=recipe, options=options, validation=held, name=name)
+    return replace(run, recipe=recipe, options=options, validation=held)
 
 
 SIZES = {
@@ -98,15 +100,15 @@ SIZES = {
 }
 
 
-def size(name: str) -> Size:
-    """A size by its name.
+def size(name: str, precision: str = "float32") -> Size:
+    """A size by its name, in a precision.
 
     Raises:
         ValueError: There is none.
     """
     if name not in SIZES:
         raise ValueError(f"unknown size {name!r}; there are {', '.join(SIZES)}")
-    return SIZES[name]
+    return replace(SIZES[name], precision=resolve_precision(precision))
 
 
 def differences(run: Run, original: Run) -> list[str]:

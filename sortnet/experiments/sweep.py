@@ -139,6 +139,7 @@ def plan(
     shard: str | None = None,
     kept: Path | None = None,
     only: str = "*",
+    precision: str = "float32",
 ) -> Plan:
     """What of an experiment is to be trained.
 
@@ -152,8 +153,9 @@ def plan(
         kept: The directory in which each run that has ended is kept as a JSON file; what is there
             already is not trained again.
         only: A pattern of the runs' names, if not all are wanted: ``cifar10/lenet*``.
+        precision: What convolutions compute in; ``auto`` for the fastest here.
     """
-    wanted, chosen = experiment(name), size(size_)
+    wanted, chosen = experiment(name), size(size_, precision)
     count = chosen.seeds if seeds is None else seeds
     if count < 1:
         raise ValueError(f"seeds is {count}, but must be 1 or more")
@@ -177,7 +179,8 @@ def _part(shard: str | None) -> slice:
 def commands(todo: Plan) -> str:
     """One command for each run of a plan, for whatever distributes commands over machines."""
     given = ["sortnet", "reproduce", todo.wanted.name, "--size", todo.chosen.name]
-    given += ["--seeds", str(todo.seeds), "--data", str(todo.root), "--out", str(todo.out)]
+    given += ["--precision", todo.chosen.precision, "--seeds", str(todo.seeds)]
+    given += ["--data", str(todo.root), "--out", str(todo.out)]
     given += [] if todo.kept is None else ["--results", str(todo.kept)]
     return "\n".join(shlex.join([*given, "--only", run.id]) for run in todo.runs)
 
@@ -251,7 +254,7 @@ def reproduce(
     try:
         _train(todo, board, processes, show)
     finally:
-        stored = results.collect(todo.wanted.name, todo.chosen.name, todo.seeds, *todo.places)
+        stored = results.collect(todo.wanted.name, todo.chosen, todo.seeds, *todo.places)
         if todo.kept is not None:
             results.keep(stored, todo.kept)
     if board.failed:

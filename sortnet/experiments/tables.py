@@ -11,10 +11,10 @@ from typing import Any
 
 from sortnet import paper
 from sortnet.networks import display
-from sortnet.recipes import BIGNET, DEFAULTS, GATED, IMAGENET_RESNET, RESNET, XU, Recipe
+from sortnet.recipes import BIGNET, DEFAULTS, GATED, IMAGENET_RESNET, LENET, RESNET, XU, Recipe
 from sortnet.runs import Run
 
-CURVES = 5000
+CURVES = 1000
 """Training images held out for learning curves: the paper's use the test images."""
 
 
@@ -80,6 +80,12 @@ CAFFE: Recipe = replace(IMAGENET_RESNET, name="imagenet-caffe", jitter=False, ar
 DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN", "imagenet": "ILSVRC2012"}
 
 
+def with_curve(run: Run) -> Run:
+    """The run with some images held out, on which it is evaluated every 2,000 steps."""
+    evaluations = round(run.recipe.steps / 2000)
+    return replace(run, validation=CURVES, evaluations=evaluations, name="curves")
+
+
 def _title(result: paper.Result) -> str:
     title = display(result.network, result.fusion or "sum", branched=result.branched)
     return title.replace("ResNet", "ResNetT") if result.framework == "torch" else title
@@ -127,9 +133,8 @@ def _curves() -> Iterable[Cell]:
                 continue
             if result.framework == "torch":
                 continue
-            held = 0 if data in ("svhn", "imagenet") else CURVES
-            run = _run(result, validation=held)
-            run = replace(run, name="curves" if held else run.name)
+            held = data in ("cifar10", "cifar100")
+            run = with_curve(_run(result)) if held else _run(result)
             base = _title(paper.baseline(result)) if result.fusion == "sort" else None
             yield Cell(_title(result), DATA[data], run, result.value, baseline=base)
 
@@ -224,6 +229,39 @@ def _styles() -> Iterable[Cell]:
         yield Cell(row, "CIFAR-10", run, baseline=base)
 
 
+def _evidence() -> Iterable[Cell]:
+    """Whether SORT helps: networks that a CPU can train at the paper's schedule."""
+    xu, gated = "ResNet-20, Xu's", "ResNet-20-SORT, gated"
+    for data in ("cifar100", "cifar10"):
+        yield _long("LeNet*", data, "lenet", LENET, branched=True)
+        yield _long("LeNet*-SORT", data, "lenet", LENET, "LeNet*", branched=True)
+        yield _long("LeNet", data, "lenet", LENET)
+    yield _long(xu, "cifar10", "resnet20", XU, style="xu")
+    yield _long("ResNet-20-SORT, Xu's", "cifar10", "resnet20", XU, xu, style="xu")
+    yield _long("ResNet-20", "cifar10", "resnet20", RESNET)
+    yield _long(gated, "cifar10", "resnet20", GATED, "ResNet-20")
+    deep = "ResNet-56, Xu's"  # at a quarter of the schedule
+    yield _long(deep, "cifar10", "resnet56", XU.scaled(0.25), style="xu")
+    yield _long("ResNet-56-SORT, Xu's", "cifar10", "resnet56", XU.scaled(0.25), deep, style="xu")
+
+
+def _long(
+    row: str,
+    data: str,
+    network: str,
+    recipe: Recipe,
+    baseline: str | None = None,
+    **options: Any,  # noqa: ANN401
+) -> Cell:
+    """A cell of `_evidence`; the network has SORT if there is a baseline to compare it with."""
+    fusion = "sum" if baseline is None else "sort"
+    run = with_curve(Run(network, recipe, fusion, data, options=options))
+    known = paper.find(network=network, data=data, branched="branched" in options, place="Table 2")
+    (value,) = [result.value for result in known if (result.fusion or "sum") == fusion]
+    printed = value if recipe in (LENET, RESNET, XU) else None
+    return Cell(row, DATA[data], run, printed, baseline=baseline)
+
+
 def _rates() -> Iterable[Cell]:
     """Whether BigNet, without batch normalisation, learns at the paper's first rate of 0.1."""
     for branched, fusion in ((False, "sum"), (True, "sum"), (True, "sort")):
@@ -284,6 +322,11 @@ EXPERIMENTS = {
             "styles",
             "ResNet-20 by the usual recipe, and by Xu's: CIFAR-10, error (%)",
             tuple(_styles()),
+        ),
+        Experiment(
+            "evidence",
+            "With and without SORT at the paper's schedule, error (%)",
+            tuple(_evidence()),
         ),
         Experiment(
             "rates",

@@ -7,6 +7,7 @@ from typing import Any
 
 from sortnet import files
 from sortnet.experiments import results
+from sortnet.experiments.sizes import size
 from sortnet.report import any_model, card, cost, figures, learning, scale, tables, verdicts
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,7 +44,7 @@ def found(source: str) -> Any:  # noqa: ANN401
     """What `results/` has: a file, or the runs of an experiment at size mini."""
     if source.endswith(".json"):
         return files.read_json(ROOT / "results" / source)
-    return results.collect(source, "mini", None, ROOT / "results")
+    return results.collect(source, size("mini"), None, ROOT / "results")
 
 
 def generated(name: str) -> tuple[Path, str]:

@@ -96,6 +96,7 @@ def train(
             directory=directory,
             evaluations=run.evaluations,
             title=run.title,
+            precision=run.precision,
             habits=habits,
             world=world,
             watchers=watchers,

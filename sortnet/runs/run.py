@@ -11,6 +11,7 @@ from sortnet.data import Dataset
 from sortnet.fusion import SECOND_ORDER, parse
 from sortnet.networks import NETWORKS, display
 from sortnet.recipes import DEFAULTS, Recipe, Section
+from sortnet.training.machine import PRECISIONS
 
 LARGE = ("imagenet", "caltech256")
 """The named data sets whose images are brought to the network's size."""
@@ -33,6 +34,7 @@ class Run:
         preprocess: What is done to the data once, such as ``lcn``.
         init: A run or directory whose weights are the first ones.
         freeze: Patterns of the weights that are not trained, such as ``layer[12].*``.
+        precision: What convolutions compute in: ``float32`` or ``bfloat16``.
         name: Tells this run from others that would have the same directory.
 
     Example:
@@ -52,6 +54,7 @@ class Run:
     preprocess: str | None = None
     init: str | None = None
     freeze: tuple[str, ...] = ()
+    precision: str = "float32"
     name: str = ""
 
     def __post_init__(self) -> None:
@@ -59,6 +62,10 @@ class Run:
             raise ValueError(f"unknown network {self.network!r}; there are {', '.join(NETWORKS)}")
         if self.name and not re.fullmatch(r"[\w.-]+", self.name):
             raise ValueError(f"name {self.name!r} must be of letters, digits, '-', '_' and '.'")
+        if self.precision not in PRECISIONS:
+            raise ValueError(
+                f"unknown precision {self.precision!r} of a run; there are {', '.join(PRECISIONS)}"
+            )
 
     @property
     def title(self) -> str:
@@ -77,8 +84,9 @@ class Run:
         usual = DEFAULTS[self.network].name == self.recipe.name
         recipe = [] if usual else [self.recipe.name]
         scale = [] if self.recipe.scale == 1 else [f"x{self.recipe.scale:g}"]
+        precision = [] if self.precision == "float32" else [self.precision]
         name = [self.name] if self.name else []
-        parts = [self.network, *options, *fusion, *recipe, *scale, *name]
+        parts = [self.network, *options, *fusion, *recipe, *scale, *precision, *name]
         return f"{Path(self.data).name}/{'-'.join(parts)}/seed{self.seed}"
 
     def built(self, size: int) -> dict[str, Any]:

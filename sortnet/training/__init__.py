@@ -3,7 +3,7 @@
 from sortnet.training.distributed import World, joined
 from sortnet.training.faults import Diverged, Interrupted
 from sortnet.training.loop import Habits, Trainer
-from sortnet.training.machine import Machine, description, tune
+from sortnet.training.machine import Machine, description, resolve_precision, tune
 from sortnet.training.watch import TensorBoard, Terminal, Watcher
 
 __all__ = [
@@ -18,5 +18,6 @@ __all__ = [
     "World",
     "description",
     "joined",
+    "resolve_precision",
     "tune",
 ]

@@ -85,6 +85,7 @@ class Trainer:
         directory: Where checkpoints, metrics and events go.
         evaluations: How many times the validation images are looked at, if there are any.
         title: What watchers call it.
+        precision: What convolutions compute in; `sortnet.training.machine` has the choice.
         habits: How the run is kept.
         world: The processes that train together.
         watchers: Who is told.
@@ -100,6 +101,7 @@ class Trainer:
         directory: Path,
         evaluations: int = 20,
         title: str = "",
+        precision: str = "float32",
         habits: Habits | None = None,
         world: World | None = None,
         watchers: Sequence[Watcher] = (),
@@ -107,7 +109,7 @@ class Trainer:
         self.dataset, self.recipe, self.seed, self.directory = dataset, recipe, seed, directory
         self.habits, self.world = habits or Habits(), world or World()
         self.watchers = watchers if self.world.writes else ()
-        self.machine = Machine.here(self.habits.compile, recipe.steps)
+        self.machine = Machine.here(self.habits.compile, recipe.steps, precision)
         self.network = self.machine.place(network)
         self.called = self.machine.ready(self.world.join(self.network))
         self.optimizer = self._sgd()
@@ -189,9 +191,10 @@ class Trainer:
             chance(self.seed, self.state.rollbacks, step, self.world.rank)
         )  # dropout
         images, labels = self.machine.images(batch.images), self.machine.labels(batch.labels)
-        with self.machine.precision():
+        with self.machine.autocast():
             logits = self.called(images)
-            loss = F.cross_entropy(logits.float() if self.machine.autocast else logits, labels)
+        half = self.machine.precision != "float32"
+        loss = F.cross_entropy(logits.float() if half else logits, labels)
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
@@ -319,6 +322,7 @@ class Trainer:
             "threads": torch.get_num_threads(),
             "processes": self.world.size,
             "device": self.machine.device.type,
+            "precision": self.machine.precision,
             "data": self.dataset.fingerprint,
         }
 
@@ -394,14 +398,17 @@ def score(
     machine: Machine | None = None,
     world: World | None = None,
 ) -> Scores:
-    """Look at a split once, in order; the network is left in evaluation mode."""
+    """Look at a split once, in order; the network is left in evaluation mode.
+
+    In float32 whatever it was trained in, so that anyone who evaluates the weights finds the same.
+    """
     machine, world = machine or Machine.here("off"), world or World()
     network = machine.place(network).eval()
     scores = Scores(len(dataset.classes), machine.device)
     batches = data.evaluation(dataset, split, rank=world.rank, world=world.size)
-    with torch.inference_mode(), machine.precision():
+    with torch.inference_mode():
         for batch in batches:
-            logits = network(machine.images(batch.images)).float()
+            logits = network(machine.images(batch.images))
             scores.add(logits, machine.labels(batch.labels))
     for counts in scores.counts():
         world.sum(counts)

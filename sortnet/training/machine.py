@@ -4,6 +4,7 @@ import ctypes
 import logging
 import os
 import platform
+import subprocess
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -13,9 +14,13 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from sortnet import __version__
+
 Module = TypeVar("Module", bound=nn.Module)
 
 COMPILE = ("auto", "on", "off")
+PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
+"""The dtype of autocast for each precision of a run."""
 BREAK_EVEN = 2000
 """Steps from which compiling a whole network pays on a GPU, by ``--compile auto``.
 
@@ -57,21 +62,25 @@ class Machine:
 
     Attributes:
         device: The GPU if there is one.
-        autocast: The precision of a GPU's forward pass: bfloat16 where it has that.
+        precision: ``float32`` or ``bfloat16``: what convolutions compute in during training.
+            Weights, momentum, batch statistics and the loss stay float32.
         compile: Whether to compile the whole network.
     """
 
     device: torch.device
-    autocast: torch.dtype | None
+    precision: str
     compile: bool
 
     @classmethod
-    def here(cls, compile: str = "auto", steps: int | None = None) -> "Machine":
+    def here(
+        cls, compile: str = "auto", steps: int | None = None, precision: str = "float32"
+    ) -> "Machine":
         """The machine at hand.
 
         Arguments:
             compile: ``on``, ``off``, or ``auto``: where it pays within so many steps.
             steps: How many training steps there will be.
+            precision: ``float32``, ``bfloat16`` or ``auto``; see `resolve_precision`.
         """
         if compile not in COMPILE:
             raise ValueError(
@@ -79,9 +88,9 @@ class Machine:
             )
         gpu = torch.cuda.is_available()
         worth = gpu and (steps is None or steps >= BREAK_EVEN)
-        half = torch.bfloat16 if gpu and torch.cuda.is_bf16_supported() else None
         device = torch.device("cuda" if gpu else "cpu")
-        return cls(device, half, worth if compile == "auto" else compile == "on")
+        chosen = resolve_precision(precision)
+        return cls(device, chosen, worth if compile == "auto" else compile == "on")
 
     def place(self, model: Module) -> Module:
         """Move a model here; channels last is the faster layout on both kinds of device."""
@@ -99,9 +108,10 @@ class Machine:
         """Move a batch's labels here."""
         return labels.to(self.device, non_blocking=True)
 
-    def precision(self) -> AbstractContextManager[object]:
-        """The context of a forward pass."""
-        return torch.autocast(self.device.type, self.autocast, enabled=self.autocast is not None)
+    def autocast(self) -> AbstractContextManager[object]:
+        """The context of a training step's forward pass."""
+        dtype = PRECISIONS[self.precision]
+        return torch.autocast(self.device.type, dtype, enabled=dtype is not None)
 
     def sgd(
         self,
@@ -118,6 +128,30 @@ class Machine:
         )
 
 
+def resolve_precision(precision: str) -> str:
+    """Replace ``auto`` by the precision that is best here.
+
+    That is bfloat16 where the hardware computes in it: GPUs from compute capability 8.0 on, and
+    CPUs with AVX512-BF16 or AMX. Elsewhere it is emulated, slowly, and ``auto`` means float32.
+
+    Raises:
+        ValueError: There is no such precision.
+    """
+    if precision == "auto":
+        return "bfloat16" if _native_bfloat16() else "float32"
+    if precision not in PRECISIONS:
+        raise ValueError(
+            f"unknown precision {precision!r}; there are auto, {', '.join(PRECISIONS)}"
+        )
+    return precision
+
+
+def _native_bfloat16() -> bool:
+    if torch.cuda.is_available():
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+
+
 def description() -> dict[str, str | int]:
     """The machine and the versions, to be stored with whatever was measured on it."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
@@ -129,7 +163,23 @@ def description() -> dict[str, str | int]:
         "system": platform.system(),
         "python": platform.python_version(),
         "torch": torch.__version__,
+        "sortnet": __version__,
+        "commit": _commit(),
     }
+
+
+def _commit() -> str:
+    """The commit of the clone that this package runs from, ``+`` if changed; else empty."""
+    clone = Path(__file__).parents[2]
+    if not (clone / ".git").exists():
+        return ""
+    git = ["git", "-C", str(clone)]
+    try:
+        head = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
+        changes = subprocess.check_output([*git, "status", "--porcelain", "-uno"], text=True)
+    except (OSError, subprocess.CalledProcessError):  # no git, or a clone of somebody else's
+        return ""
+    return head + "+" * bool(changes)
 
 
 def _processor() -> str:
