@@ -1,8 +1,8 @@
 """The blocks whose branches meet in a fusion: Figure 1 of the paper.
 
-Every block is given its fusion as a module, and its `forward` reads as its equation; the branches
-say what their last step is, so that `join` can take it together with the fusion. Attribute names
-are torchvision's, so that weights can be exchanged.
+Every block is given its fusion as a module, and its `forward` reads as its equation. A branch says
+what its last step is (`Normalized`, `Rectified`), so that `fuse_branches` can take that step
+together with the fusion. Attribute names are torchvision's, so that weights can be exchanged.
 """
 
 from functools import partial
@@ -11,7 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sortnet.fusion import Branch, Normalised, Rectified, Remade, Solved, join
+from sortnet.fusion import (
+    Branch,
+    Normalized,
+    Recomputed,
+    Reconstructed,
+    Rectified,
+    fuse_branches,
+)
 
 
 class TwoBranch(nn.Module):
@@ -69,7 +76,7 @@ class TwoBranch(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map :math:`(N, inputs, H, W)` to :math:`(N, outputs, H', W')`."""
-        return join(self.fusion, Rectified(self.branch1(x)), Rectified(self.branch2(x)))
+        return fuse_branches(self.fusion, Rectified(self.branch1(x)), Rectified(self.branch2(x)))
 
 
 def convolution(
@@ -129,7 +136,7 @@ class Basic(nn.Module):
         f = F.relu(self.bn1(self.conv1(x)), inplace=True)
         f = self.conv2(f)
         shortcut = _shortcut(self.downsample, x)
-        return join(self.fusion, shortcut, Normalised(f, self.bn2), relu=self.relu)
+        return fuse_branches(self.fusion, shortcut, Normalized(f, self.bn2), relu=self.relu)
 
 
 class Bottleneck(nn.Module):
@@ -174,18 +181,18 @@ class Bottleneck(nn.Module):
         f = F.relu(self.bn2(self.conv2(f)), inplace=True)
         f = self.conv3(f)
         shortcut = _shortcut(self.downsample, x)
-        return join(self.fusion, shortcut, Normalised(f, self.bn3), relu=True)
+        return fuse_branches(self.fusion, shortcut, Normalized(f, self.bn3), relu=True)
 
 
-def _shortcut(downsample: nn.Module, x: Tensor) -> Branch:
+def _shortcut(downsample: nn.Module, x: Tensor) -> Tensor | Branch:
     if isinstance(downsample, nn.Identity):
         return x
     if isinstance(downsample, Subsample):
         settings = downsample.outputs, downsample.stride
-        return Remade(downsample(x), (x,), _subsampled, settings)
+        return Recomputed(downsample(x), (x,), _subsampled, settings)
     if isinstance(downsample, nn.Sequential):
         conv, norm = downsample
-        return Normalised(conv(x), norm)
+        return Normalized(conv(x), norm)
     response: Tensor = downsample(x)
     return response
 
@@ -203,9 +210,19 @@ class PreActivation(nn.Module):
         width: Output channels.
         stride: The first convolution's stride.
         fusion: Takes the shortcut and the residual response.
+        output_is_saved: Whether the next layer saves the output for backward and does not change
+            it in place. F(x) is then reconstructed from it and need not be saved.
     """
 
-    def __init__(self, inputs: int, width: int, stride: int, fusion: nn.Module) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        width: int,
+        stride: int,
+        fusion: nn.Module,
+        *,
+        output_is_saved: bool = False,
+    ) -> None:
         super().__init__()
         self.bn1 = nn.BatchNorm2d(inputs)
         self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
@@ -214,18 +231,21 @@ class PreActivation(nn.Module):
         same = inputs == width and stride == 1
         self.downsample = None if same else nn.Conv2d(inputs, width, 1, stride, bias=False)
         self.fusion = fusion
+        self.output_is_saved = output_is_saved
 
     def forward(self, x: Tensor) -> Tensor:
         """Map :math:`(N, inputs, H, W)` to :math:`(N, width, H / stride, W / stride)`."""
         active = F.relu(self.bn1(x), inplace=True)
         f = F.relu(self.bn2(self.conv1(active)), inplace=True)
-        return join(self.fusion, self._shortcut(x, active), Solved(self.conv2(f)))
+        f = self.conv2(f)
+        residual = Reconstructed(f) if self.output_is_saved else f
+        return fuse_branches(self.fusion, self._shortcut(x, active), residual)
 
-    def _shortcut(self, x: Tensor, active: Tensor) -> Branch:
+    def _shortcut(self, x: Tensor, active: Tensor) -> Tensor | Branch:
         if self.downsample is None:
             return x
         sources = active, self.downsample.weight
-        return Remade(self.downsample(active), sources, _pointwise, self.downsample.stride[:1])
+        return Recomputed(self.downsample(active), sources, _pointwise, self.downsample.stride[:1])
 
 
 def _pointwise(x: Tensor, weight: Tensor, stride: int) -> Tensor:

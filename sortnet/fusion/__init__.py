@@ -1,8 +1,8 @@
 """The op: two branches, one response. Section 3 of the paper."""
 
+from sortnet.fusion.branches import Branch, Normalized, Recomputed, Reconstructed, Rectified
 from sortnet.fusion.functional import fuse, sort
-from sortnet.fusion.joint import Branch, Normalised, Rectified, Remade, Solved
-from sortnet.fusion.module import GATES, Fusion, join
+from sortnet.fusion.module import GATES, Fusion, fuse_branches, why_not_fused
 from sortnet.fusion.terms import EPS, FIRST_ORDER, SECOND_ORDER, TERMS, parse
 
 __all__ = [
@@ -13,12 +13,13 @@ __all__ = [
     "TERMS",
     "Branch",
     "Fusion",
-    "Normalised",
+    "Normalized",
+    "Recomputed",
+    "Reconstructed",
     "Rectified",
-    "Remade",
-    "Solved",
     "fuse",
-    "join",
+    "fuse_branches",
     "parse",
     "sort",
+    "why_not_fused",
 ]

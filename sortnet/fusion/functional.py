@@ -2,28 +2,20 @@
 
 The rules are on purpose stricter than those of ``a + b``: both branches have the same shape
 (nothing is broadcast) and are floating point. The result has the dtype that ``a + b`` has. As soon
-as a second-order term takes part, half precision is computed in float32 and rounded once; what
-float16 cannot hold is its largest value, in the output as in the local slope. The slope's product
-with the incoming gradient is not limited: a loss scaled too high must show to a GradScaler.
+as a second-order term takes part, half precision is computed in float32 and rounded once, forward
+and backward. What float16 cannot hold is infinite, as everywhere in PyTorch, so that a GradScaler
+sees it.
 """
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 from torch.overrides import handle_torch_function, has_torch_function
 
-from sortnet.fusion import joint, kernels
-from sortnet.fusion.formulas import shaped
-from sortnet.fusion.terms import (
-    EPS,
-    SECOND_ORDER,
-    narrow,
-    sum_dtype,
-    value,
-    widen,
-)
+from sortnet.fusion import dispatch
+from sortnet.fusion.branches import Branch
+from sortnet.fusion.joint import fuse_jointly, shaped_gate
+from sortnet.fusion.terms import EPS, SECOND_ORDER, sum_dtype, value, widen
 
 
 def sort(a: Tensor, b: Tensor, term: str = "prod", eps: float = EPS) -> Tensor:
@@ -80,17 +72,8 @@ def fuse(
         raise ValueError(f"branches must be floating point, not {a.dtype} and {b.dtype}")
     if not set(terms) & set(SECOND_ORDER):
         return value(a, b, terms, eps)  # exactly the plain network's operations
-    half = {a.dtype, b.dtype} & {torch.float16, torch.bfloat16}
-    if differentiable_once() and (kernels.pay(a) or half):
-        return joint.fused(a, b, tuple(terms), eps, relu=False, gate=gate)
-    weight = None if gate is None else shaped(gate, a)
-    return narrow(value(widen(a), widen(b), terms, eps, weight), sum_dtype(a, b))
-
-
-def differentiable_once() -> bool:
-    """Whether autograd is all that will differentiate: no function transform, no export."""
-    return not (
-        torch.compiler.is_exporting()
-        or torch._C._are_functorch_transforms_active()
-        or forward_ad._current_level >= 0
-    )
+    given = (a, b) if gate is None else (a, b, gate)
+    if dispatch.obstacle(True, *given) is None:
+        return fuse_jointly(Branch(a), Branch(b), tuple(terms), eps, relu=False, gate=gate)
+    weight = None if gate is None else shaped_gate(gate, a)
+    return value(widen(a), widen(b), terms, eps, weight).to(sum_dtype(a, b))

@@ -1,84 +1,56 @@
-"""Last steps of two branches, their fusion and its activation, as one function.
+"""Two branches, their fusion and its activation as one autograd function.
 
-Written out, ``relu(x + bn(u) + sqrt(relu(x) * relu(bn(u)) + eps))`` keeps three more tensors for
-the backward pass than ``relu(x + bn(u))`` does. But x is kept anyway, as the input of the block's
-first convolution, and u as that of the batch normalisation. So the function here is told what the
-branches are made of, keeps just that, and in the backward pass makes them again, and from them
-what the activation lets through. docs/cost.md has the derivation.
+Forward computes both branches, fuses and activates them in one pass over memory; backward
+recomputes the branches from what was saved. `sortnet.fusion.dispatch` decides when it is used.
 """
 
-from collections.abc import Callable, Hashable
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from sortnet.fusion import kernels
-from sortnet.fusion.formulas import Inputs, Kind, Options, apart, forward, pull, pull_all
-from sortnet.fusion.terms import sum_dtype, widen
+from sortnet.fusion.branches import Branch, Normalized, Reconstructed, Tensors, sum_by_channel
+from sortnet.fusion.terms import (
+    gate_slope,
+    recomputed_value,
+    reconstructed_slopes,
+    slopes,
+    sum_dtype,
+    value,
+    widen,
+)
+
+LARGEST_IMAGE = 1 << 19
+"""Elements in one image's response from which PyTorch's backward of batch normalization is faster
+than a kernel that sums image by image: the image must stay in the cache for that."""
 
 
-class Rectified(NamedTuple):
-    """A branch that ends in ReLU."""
+class Options(NamedTuple):
+    """What the formulas depend on besides tensors.
 
-    raw: Tensor
-
-    def response(self) -> Tensor:
-        """The branch's response, by itself."""
-        return F.relu(self.raw, inplace=True)
-
-
-class Normalised(NamedTuple):
-    """A branch that ends in batch normalisation."""
-
-    raw: Tensor
-    norm: nn.Module
-
-    def response(self) -> Tensor:
-        """The branch's response, by itself."""
-        response: Tensor = self.norm(self.raw)
-        return response
-
-
-class Remade(NamedTuple):
-    """A branch made from tensors that are kept anyway, by something cheap enough to do twice.
-
-    `again`, given the sources and the settings, does it the second time; where it only moves
-    numbers about, the kernel reads them where they are. For a compiler's sake it should use other
-    operations than made `raw`: it would take equal ones for one, and keep the result.
+    Attributes:
+        a: The kind of the first branch, and its settings.
+        b: Of the second one.
+        terms: Of the fusion.
+        eps: Under the root.
+        relu: Whether the output is activated.
+        dtype: Of the output.
+        gated: Whether there is a gate.
+        inside: Whether backward computes batch normalization's gradients, too.
     """
 
-    raw: Tensor
-    sources: tuple[Tensor, ...]
-    again: Callable[..., Tensor]
-    settings: tuple[Hashable, ...] = ()
-
-    def response(self) -> Tensor:
-        """The branch's response, by itself."""
-        return self.raw
-
-
-class Solved(NamedTuple):
-    """A branch that can be told from the fused response, which what follows keeps anyway."""
-
-    raw: Tensor
-
-    def response(self) -> Tensor:
-        """The branch's response, by itself."""
-        return self.raw
+    a: tuple[type[Branch], tuple[Any, ...]]
+    b: tuple[type[Branch], tuple[Any, ...]]
+    terms: tuple[str, ...]
+    eps: float
+    relu: bool
+    dtype: torch.dtype
+    gated: bool
+    inside: bool
 
 
-Branch = Tensor | Rectified | Normalised | Remade | Solved
-LARGEST_IMAGE = 1 << 19
-"""Numbers in one image's response from which PyTorch's own backward pass of batch normalisation
-is faster than a kernel that sums image by image: the image must stay in the cache for that."""
-
-
-_PLAIN, _RECTIFIED = Kind("plain"), Kind("rectified")
-
-
-def fused(
+def fuse_jointly(
     a: Branch,
     b: Branch,
     terms: tuple[str, ...],
@@ -88,163 +60,167 @@ def fused(
 ) -> Tensor:
     """Fuse two branches, one of the terms being of second order.
 
-    The caller has made sure that this can be done: shapes, dtypes, kinds of normalisation.
+    The caller has asked `sortnet.fusion.dispatch` whether this can be done.
     """
-    left, a_tensors = _taken_apart(a)
-    right, b_tensors = _taken_apart(b)
+    dtype = sum_dtype(a.raw, b.raw)
+    if isinstance(b, Reconstructed) and not _reconstructs(b, terms, dtype, gate):
+        b = Branch(b.raw)
+    first, second = a.inputs(), b.inputs()
+    options = Options(
+        (type(a), a.settings),
+        (type(b), b.settings),
+        terms,
+        eps,
+        relu,
+        dtype,
+        gate is not None,
+        _norm_inside(a, b),
+    )
     gates = () if gate is None else (gate,)
-    counts, dtype = (len(a_tensors), len(b_tensors)), sum_dtype(a_tensors[0], b_tensors[0])
-    if gate is None and _solvable(a, b, terms, dtype):  # with one, y may have two values of b
-        right = right._replace(solved=True)
-    options = Options(left, right, counts, terms, eps, relu, dtype, gate is not None)
-    kernel, tensors = kernels.pay(a_tensors[0]), (*a_tensors, *b_tensors, *gates)
+    kernel = kernels.worthwhile(a.raw)
     if not torch.is_grad_enabled():
-        y: Tensor = kernels.run(kernel, forward, options, tensors)[0]
-    else:
-        y = _Joint.apply(options, kernel, *tensors)
-    return y
+        y: Tensor = kernels.run(kernel, forward, (options, len(first)), (*first, *second, *gates))[
+            0
+        ]
+        return y
+    return _Joint.apply(options, kernel, len(first), *first, *second, *gates)  # type: ignore[no-any-return]
 
 
-def _solvable(a: Branch, b: Branch, terms: tuple[str, ...], dtype: torch.dtype) -> bool:
-    """Whether y is kept in place of b, which then can be told from it.
+def _reconstructs(
+    b: Branch, terms: tuple[str, ...], dtype: torch.dtype, gate: Tensor | None
+) -> bool:
+    """Return True if b can be reconstructed; with a gate two values of b may give the same y."""
+    exact = b.raw.dtype == dtype and dtype in Reconstructed.exact
+    return exact and terms == ("sum", "root") and gate is None
 
-    Of two rectified branches as well: what follows them keeps y in most cases, and then b is
-    saved; otherwise nothing is lost. But half precision does not tell whether a small b was there.
+
+def _norm_inside(a: Branch, b: Branch) -> bool:
+    """Return True if backward's formula should compute batch normalization's gradients.
+
+    On a CPU, that is one pass less over memory. Compiled, the gradient by the branch is stored
+    once. It depends on the size alone, so that a run is the same after a restart.
     """
-    if isinstance(b, Solved):
-        return terms == ("sum", "root") and b.raw.dtype == dtype
-    if not (isinstance(a, Rectified) and isinstance(b, Rectified)):
+    norms = [x.norm for x in (a, b) if isinstance(x, Normalized)]
+    if not norms or not all(norm.training for norm in norms):
         return False
-    exact = b.raw.dtype == dtype and dtype in (torch.float32, torch.float64)
-    return exact and terms == ("sum", "prod")
+    return a.raw.is_cpu and a.raw.numel() < LARGEST_IMAGE * a.raw.shape[0]
 
 
-def _taken_apart(branch: Branch) -> tuple[Kind, Inputs]:
-    if isinstance(branch, Tensor):
-        return _PLAIN, (branch,)
-    if isinstance(branch, Normalised):
-        raw, norm = branch
-        assert isinstance(norm, nn.BatchNorm2d)
-        mean, var, train = _statistics(raw, norm)
-        own = norm._parameters  # a module's attributes are slow to find
-        tensors = (raw, own["weight"], own["bias"], mean, var)
-        return Kind("normalised", train, norm.eps), tensors
-    if isinstance(branch, Rectified):
-        return _RECTIFIED, (branch.raw,)
-    if isinstance(branch, Remade):
-        again, settings = branch.again, branch.settings
-        return Kind("plain", again=again, settings=settings), (branch.raw, *branch.sources)
-    return _PLAIN, (branch.raw,)
+# The formulas: functions of options and tensors alone, which `kernels` compiles.
 
 
-def _statistics(raw: Tensor, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor, bool]:
-    """Mean and variance as batch normalisation takes them, its running ones brought up to date."""
-    own, train = norm._buffers, norm.training
-    running = own["running_mean"], own["running_var"]
-    if not train and running[0] is not None and running[1] is not None:
-        return running[0], running[1], False
-    factor = 0.0 if norm.momentum is None else norm.momentum
-    if train and (tracked := own["num_batches_tracked"]) is not None:
-        tracked.add_(1)
-        if norm.momentum is None:
-            factor = 1.0 / float(tracked)
-    with torch.no_grad():
-        if not torch.compiler.is_compiling():
-            mean, var = torch.batch_norm_update_stats(raw, *running, factor)
-            return mean, var, True
-        var, mean = torch.var_mean(widen(raw), (0, 2, 3), correction=0)
-        if running[0] is not None and running[1] is not None:
-            count = raw.numel() // raw.shape[1]
-            running[0].lerp_(mean, factor)
-            running[1].lerp_(var * (count / (count - 1)), factor)
-    return mean, var, True
+def forward(static: tuple[Options, int], *tensors: Any) -> Tensors:  # noqa: ANN401
+    """Compute the output and the extras of both branches."""
+    options, count = static
+    end = -1 if options.gated else None
+    (a, a_settings), (b, b_settings) = options.a, options.b
+    p, *a_extras = a.forward(a_settings, *tensors[:count])
+    q, *b_extras = b.forward(b_settings, *tensors[count:end])
+    gate = shaped_gate(tensors[-1], p) if options.gated else None
+    y = value(p, q, options.terms, options.eps, gate)
+    y = torch.relu(y) if options.relu else y
+    return y.to(options.dtype), *a_extras, *b_extras
+
+
+def backward(static: tuple[Options, int, int], *tensors: Any) -> Tensors:  # noqa: ANN401
+    """Compute the gradients by the inputs of both branches, and by the gate.
+
+    Arguments:
+        static: The options, and how many tensors each branch has saved.
+        tensors: What both have saved, the gate, the output if it was saved, the gradient by it.
+    """
+    options, first, second = static
+    (a, a_settings), (b, b_settings) = options.a, options.b
+    saved_a, saved_b = tensors[:first], tensors[first : first + second]
+    rest, grad = list(tensors[first + second : -1]), widen(tensors[-1])
+    p = a.recompute(a_settings, *saved_a)
+    gate = shaped_gate(rest.pop(0), p) if options.gated else None
+    by_gate: Tensors = ()
+    if b is Reconstructed:
+        y = widen(rest[0])
+        grad = torch.where(y > 0, grad, 0.0) if options.relu else grad
+        by_a, by_b = reconstructed_slopes(y, p, options.eps)
+    else:
+        q = b.recompute(b_settings, *saved_b)
+        if options.relu:  # recomputing the output is one tensor less to save and to read
+            y = recomputed_value(p, q, options.terms, options.eps, gate)
+            grad = torch.where(y > 0, grad, 0.0)
+        by_a, by_b = slopes(p, q, options.terms, options.eps, gate)
+        if gate is not None:
+            by_gate = (sum_by_channel(grad * gate_slope(p, q, options.terms, options.eps)),)
+    return (
+        *_backward(options, a, a_settings, grad * by_a, saved_a),
+        *_backward(options, b, b_settings, grad * by_b, saved_b),
+        *by_gate,
+    )
+
+
+def _backward(
+    options: Options, kind: type[Branch], settings: Tensors, grad: Tensor, saved: Tensors
+) -> Tensors:
+    if kind is Normalized and not options.inside:
+        return (grad.to(saved[0].dtype),)  # PyTorch's operator does the rest
+    return kind.backward(settings, grad, *saved)
+
+
+def shaped_gate(gate: Tensor, response: Tensor) -> Tensor:
+    """Return one number per channel, the second dimension, in the shape of one image."""
+    return widen(gate).view(-1, *[1] * (response.dim() - 2))
 
 
 class _Joint(torch.autograd.Function):
-    """Fusion by `value`, its gradient by `slopes`, both on branches made on the spot."""
+    """The formulas as a function of autograd."""
 
     @staticmethod
-    def forward(ctx: Any, options: Options, kernel: bool, *tensors: Any) -> Tensor:  # noqa: ANN401
+    def forward(
+        ctx: Any,  # noqa: ANN401
+        options: Options,
+        kernel: bool,
+        count: int,
+        *tensors: Any,  # noqa: ANN401
+    ) -> Tensor:
         y: Tensor
-        y, *spreads = kernels.run(kernel, forward, options, tensors)
-        a, b, gates = apart(options, tensors)
-        kept = *_kept(options.a, a, spreads[:1]), *_kept(options.b, b, spreads[-1:]), *gates
-        ctx.save_for_backward(y if options.b.solved else None, *kept)
-        ctx.plan = options, kernel
+        y, *extras = kernels.run(kernel, forward, (options, count), tensors)
+        (a, _), (b, _) = options.a, options.b
+        end = len(tensors) - options.gated
+        saved_a = a.saved(tensors[:count], tuple(extras[: a.extras]))
+        saved_b = b.saved(tensors[count:end], tuple(extras[a.extras :]))
+        outputs = (y,) if b is Reconstructed else ()
+        ctx.save_for_backward(*saved_a, *saved_b, *tensors[end:], *outputs)
+        ctx.static = options, len(saved_a), len(saved_b)
+        ctx.kernel = kernel
         return y
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:  # noqa: ANN401
-        options, kernel = ctx.plan
-        y, *kept = ctx.saved_tensors
-        a, b, gates = apart(options, kept)
-        a, b = _statistics_again(options.a, a), _statistics_again(options.b, b)
-        inputs = *a, *b, *gates, grad, y
-        if kernel and _sums_pay(grad, options.a, options.b):
-            found = kernels.run(kernel, pull_all, options, inputs)
-            by_a, by_b, rest = found[:3], found[3:6], found[6:]
-        else:
-            first, second, *rest = kernels.run(kernel, pull, options, inputs)
-            by_a, by_b = (first,), (second,)
-        by_gate = [x.to(gate.dtype) for gate, x in zip(gates, rest, strict=False)]
-        by_tensors = *_gradients(options.a, a, by_a), *_gradients(options.b, b, by_b)
-        return None, None, *by_tensors, *by_gate
+        static, tensors = ctx.static, ctx.saved_tensors
+        if kernels.differentiating():
+            tensors = _differentiable(static, tensors)
+        found = kernels.run(ctx.kernel, backward, static, (*tensors, grad))
+        return None, None, None, *_finished(static, tensors, found)
 
 
-def _sums_pay(grad: Tensor, *kinds: Kind) -> bool:
-    """Whether the kernel should do batch normalisation's backward pass, too; by size alone.
-
-    So should a compiler, which then stores the gradient by the branch, and does not compute it
-    again for the sums and for the result.
-    """
-    normalised = [kind.train for kind in kinds if kind.name == "normalised"]
-    if not normalised or not all(normalised):
-        return False
-    if not (kernels.active() or torch.compiler.is_compiling()):
-        return False
-    return grad.is_cpu and grad.numel() < LARGEST_IMAGE * grad.shape[0]
+def _differentiable(static: tuple[Options, int, int], tensors: Tensors) -> Tensors:
+    """Replace saved statistics by ones that derivatives can pass through."""
+    options, first, second = static
+    parts = [tensors[:first], tensors[first : first + second]]
+    for i, (kind, settings) in enumerate((options.a, options.b)):
+        if kind is Normalized:
+            parts[i] = Normalized.differentiable(settings, *parts[i])
+    return *parts[0], *parts[1], *tensors[first + second :]
 
 
-def _kept(kind: Kind, tensors: Inputs, spread: Inputs) -> Inputs:
-    """The tensors without the response where it can be made again."""
-    if kind.name == "normalised":
-        return *tensors[:4], *spread
-    return (None, *tensors[1:]) if kind.again or kind.solved else tensors
-
-
-def _statistics_again(kind: Kind, kept: Inputs) -> Inputs:
-    """The kept tensors; derivatives of the gradient go through the statistics, too."""
-    if not kind.train or not kernels.differentiating():
-        return kept
-    var, mean = torch.var_mean(widen(kept[0]), (0, 2, 3), correction=0)
-    return *kept[:3], mean, torch.rsqrt(var + kind.eps)
-
-
-_normalised_backward = torch.ops.aten.native_batch_norm_backward.default
-
-
-def _gradients(kind: Kind, tensors: Inputs, found: Inputs) -> Inputs:
-    """The gradients by a branch's tensors, given that by its response or all that there are."""
-    if kind.name != "normalised":
-        return found[0], *[None] * (len(tensors) - 1)
-    raw, weight, bias, mean, invstd = tensors
-    if not kind.train:
-        found = _frozen(tensors, found[0])
-    elif len(found) == 1:
-        # its own derivative knows that the statistics come of raw
-        batch = mean.detach(), invstd.detach()
-        wanted = [True, weight is not None, bias is not None]
-        found = _normalised_backward(
-            found[0], raw, weight, None, None, *batch, True, kind.eps, wanted
-        )
-    by_weight = None if weight is None else found[1]
-    return found[0], by_weight, None if bias is None else found[2], None, None
-
-
-def _frozen(tensors: Inputs, grad: Tensor) -> Inputs:
-    """The gradients of a normalisation by running statistics, which is linear."""
-    raw, weight, _, mean, invstd = tensors
-    wide = widen(grad)
-    scale = invstd if weight is None else invstd * weight
-    by_weight = (wide * (raw - mean.view(-1, 1, 1))).sum((0, 2, 3)) * invstd
-    return (wide * scale.view(-1, 1, 1)).to(raw.dtype), by_weight, wide.sum((0, 2, 3))
+def _finished(static: tuple[Options, int, int], tensors: Tensors, found: Tensors) -> Tensors:
+    """Complete the gradients that the formula left to PyTorch's batch normalization."""
+    options, first, second = static
+    if options.inside:
+        return found
+    (a, a_settings), (b, b_settings) = options.a, options.b
+    saved_a, saved_b = tensors[:first], tensors[first : first + second]
+    if a is Normalized:
+        found = *Normalized.backward_by_pytorch(a_settings, found[0], *saved_a), *found[1:]
+    if b is Normalized:
+        at = len(found) - 1 - options.gated
+        by_b = Normalized.backward_by_pytorch(b_settings, found[at], *saved_b)
+        found = *found[:at], *by_b, *found[at + 1 :]
+    return found

@@ -1,14 +1,13 @@
-"""The fusion as a module, which is what a block is given, and `join`, which is how it calls it."""
+"""The fusion as a module, which is what a block is given, and `fuse_branches`, which calls it."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules import module as hooks
-from torch.overrides import has_torch_function
 
-from sortnet.fusion import joint, kernels
-from sortnet.fusion.functional import differentiable_once, fuse
-from sortnet.fusion.joint import Branch, Normalised
+from sortnet.fusion import dispatch
+from sortnet.fusion.branches import Branch
+from sortnet.fusion.functional import fuse
+from sortnet.fusion.joint import fuse_jointly
 from sortnet.fusion.terms import EPS, SECOND_ORDER, parse
 
 GATES = {"zero": 0.0, "one": 1.0}
@@ -82,52 +81,40 @@ class Fusion(nn.Module):
         return self.name + eps + (", gated" if self.gate is not None else "")
 
 
-def join(fusion: nn.Module, a: Branch, b: Branch, *, relu: bool = False) -> Tensor:
+def fuse_branches(
+    fusion: nn.Module, a: Tensor | Branch, b: Tensor | Branch, *, relu: bool = False
+) -> Tensor:
     """Fuse two branches by a module, their last steps and the activation after it included.
 
-    The same as ``relu(fusion(a, b))``, but where the fusion is one of ours and the branches say
-    what they are made of, it is one function that keeps nothing for the backward pass that the
-    network without a second-order term would not keep.
+    The same as ``relu(fusion(a, b))``. Where the fusion is one of ours and the branches say what
+    they are made of, it is one function that saves nothing for backward that the network without
+    a second-order term would not save.
 
     Arguments:
         fusion: Any module that takes two responses.
         a: A response, or what one is made of.
         b: The other one.
-        relu: Whether the fused response is activated.
+        relu: Whether the output is activated.
     """
-    if isinstance(fusion, Fusion) and _joins(fusion, a, b):
-        return joint.fused(a, b, fusion.terms, fusion.eps, relu, fusion.gate)
-    y: Tensor = fusion(*(x if isinstance(x, Tensor) else x.response() for x in (a, b)))
+    if why_not_fused(fusion, a, b) is None:
+        assert isinstance(fusion, Fusion)
+        return fuse_jointly(_branch(a), _branch(b), fusion.terms, fusion.eps, relu, fusion.gate)
+    y: Tensor = fusion(*(x.response() if isinstance(x, Branch) else x for x in (a, b)))
     return F.relu(y) if relu else y
 
 
-def _joins(fusion: Fusion, a: Branch, b: Branch) -> bool:
-    raws = [x if isinstance(x, Tensor) else x.raw for x in (a, b)]
-    raw = raws[0]
-    # Without a second-order term it stays the plain network, bit for bit.
-    if not fusion.second or has_torch_function(raws):
-        return False
-    if raw.dim() != 4 or raw.shape != raws[1].shape or not kernels.pay(raw):
-        return False
-    if hooked(fusion) or hooks._has_any_global_hook() or not differentiable_once():  # type: ignore[no-untyped-call]
-        return False
-    return all(_joins_norm(x.norm, raw) for x in (a, b) if isinstance(x, Normalised))
+def why_not_fused(fusion: nn.Module, a: Tensor | Branch, b: Tensor | Branch) -> str | None:
+    """Say why `fuse_branches` runs by PyTorch's own operations; nothing if it runs jointly.
+
+    Example:
+        >>> x = torch.ones(2, 8, 4, 4)
+        >>> why_not_fused(Fusion("sum"), x, x)
+        'there is no second-order term: it stays the plain network, bit for bit'
+    """
+    if not isinstance(fusion, Fusion) or type(fusion).forward is not Fusion.forward:
+        return f"{type(fusion).__name__} has a forward of its own"
+    return dispatch.module_obstacle(fusion, _branch(a), _branch(b), bool(fusion.second))
 
 
-def _joins_norm(norm: nn.Module, raw: Tensor) -> bool:
-    """Whether the normalisation is PyTorch's own and nobody listens to it."""
-    if type(norm) is not nn.BatchNorm2d or hooked(norm):
-        return False
-    if norm.momentum is None and torch.compiler.is_compiling():
-        return False
-    return raw.shape[1] == norm.num_features and raw.numel() > raw.shape[1]
-
-
-def hooked(module: nn.Module) -> bool:
-    """Whether somebody listens to the module's calls."""
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-    )
+def _branch(x: Tensor | Branch) -> Branch:
+    return x if isinstance(x, Branch) else Branch(x)

@@ -88,10 +88,9 @@ def slopes(
 ) -> tuple[Tensor, Tensor]:
     """The derivatives of `value` by a and by b; for ``sum+prod`` those of equation 2, 1 + b.
 
-    Written without any expression that `value` has: a compiler would take two equal ones for one
-    and keep its value from the forward to the backward pass, which is the memory we mean to save.
-    Products have b first, because results take the layout of what comes first, and b's is that of
-    the network, also where a is made again.
+    Shares no subexpression with `value`; otherwise the compiler merges them and keeps the result
+    alive until backward. Products have b first, because results take the layout of what comes
+    first, and b's is that of the network, also where a is recomputed.
     """
     by_a = by_b = torch.zeros((), dtype=a.dtype, device=a.device)
     for term in terms:
@@ -113,10 +112,10 @@ def slopes(
     return by_a, by_b
 
 
-def value_again(
+def recomputed_value(
     a: Tensor, b: Tensor, terms: Sequence[str], eps: float, gate: Tensor | None = None
 ) -> Tensor:
-    """What `value` gives, in other words, for the reason that `slopes` has."""
+    """What `value` gives, without its subexpressions, for the reason that `slopes` gives."""
     y = _times(gate, gate_slope(a, b, terms, eps))
     for term in terms:
         match term:
@@ -128,7 +127,7 @@ def value_again(
 
 
 def gate_slope(a: Tensor, b: Tensor, terms: Sequence[str], eps: float) -> Tensor:
-    """The derivative of `value` by the gate: the terms of second order, in other words again."""
+    """The derivative of `value` by the gate: the second-order terms, by other operations."""
     slope = torch.zeros((), dtype=a.dtype, device=a.device)
     for term in terms:
         match term:
@@ -142,22 +141,15 @@ def gate_slope(a: Tensor, b: Tensor, terms: Sequence[str], eps: float) -> Tensor
     return slope
 
 
-def solved_slopes(y: Tensor, a: Tensor, terms: Sequence[str], eps: float) -> tuple[Tensor, Tensor]:
-    r"""The slopes from the fused response y and a: b need not be kept where these are.
+def reconstructed_slopes(y: Tensor, a: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    r"""The slopes of ``sum+root`` from the fused output y and a, where b was not saved.
 
-    For ``sum+prod`` of two rectified branches, by which b's slope includes that of its ReLU:
-
-    .. math:: 1 + b = (1 + y) / (1 + a), \quad b > 0 \iff y > a
-
-    For ``sum+root``, with :math:`y = a + b + r` and :math:`r = \sqrt{\sigma(a)\,\sigma(b) +
-    \varepsilon}`: where b is positive, r² - ε = σ(a) b = σ(a) (y - a - r), a quadratic equation
-    for r.
+    With :math:`y = a + b + r` and :math:`r = \sqrt{\sigma(a)\,\sigma(b) + \varepsilon}`: where b
+    is positive, r² - ε = σ(a) b = σ(a) (y - a - r), a quadratic equation for r.
 
     As y never grows slower than b, an error in y is never made larger: b is as exact as y was
     rounded. A b that is smaller than that counts as zero.
     """
-    if "prod" in terms:
-        return (1 + y) / (1 + a), torch.where(y > a, 1 + a, 0.0)
     rest = y - a
     p = a.clamp_min(0)
     c = p * rest + eps
@@ -178,16 +170,3 @@ def sum_dtype(a: Tensor, b: Tensor) -> torch.dtype:
 def widen(x: Tensor) -> Tensor:
     """Half precision in float32: in float16 the product of 300 and 300 is infinite."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
-
-
-def narrow(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Back to `dtype`; what float16 cannot hold becomes its largest value, not infinity."""
-    return x if x.dtype == dtype else limited(x, dtype).to(dtype)
-
-
-def limited(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Within what float16 can hold, if that is the dtype."""
-    if dtype != torch.float16:
-        return x
-    largest = torch.finfo(dtype).max
-    return x.clamp(-largest, largest)

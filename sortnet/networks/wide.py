@@ -20,7 +20,9 @@ def wide_resnet(plan: Plan, depth: int, *, width: int = 10) -> Network:
         outputs = 16 * 2**i * width
         blocks = []
         for stride in [1 if i == 0 else 2] + [1] * ((depth - 4) // 6 - 1):
-            blocks.append(PreActivation(inputs, outputs, stride, plan.fuse(outputs, "residual")))
+            fusion = plan.fuse(outputs, "residual")
+            # batch normalization follows every block, and saves what it normalizes
+            blocks.append(PreActivation(inputs, outputs, stride, fusion, output_is_saved=True))
             inputs = outputs
         stages[f"layer{i + 1}"] = nn.Sequential(*blocks)
     taps = {name: name for name in stages if name.startswith("layer")} | {"pool": "pool"}

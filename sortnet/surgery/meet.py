@@ -5,8 +5,8 @@ from typing import TypeGuard
 from torch import Tensor, fx, nn
 from torch.overrides import handle_torch_function
 
-from sortnet.fusion import Branch, Normalised, join
-from sortnet.fusion.module import hooked as hooked
+from sortnet.fusion import Branch, Normalized, fuse_branches
+from sortnet.fusion.private import hooked as hooked
 
 
 class Moved(nn.Module):
@@ -38,17 +38,17 @@ class Moved(nn.Module):
         return f"channel={self.channel}"
 
 
-def unfinished(module: nn.Module, x: Tensor) -> Branch:
+def unfinished(module: nn.Module, x: Tensor) -> Tensor | Branch:
     """Run a module but for its last step where that is batch normalisation.
 
-    `join` takes that step together with the fusion and keeps less for the backward pass. A module
-    that somebody listens to is run whole.
+    `fuse_branches` takes that step together with the fusion and saves less for backward. A module
+    with hooks is run whole.
     """
     if isinstance(x, fx.Proxy):
-        proxy: Branch = handle_torch_function(unfinished, (x,), module, x)
+        proxy: Tensor | Branch = handle_torch_function(unfinished, (x,), module, x)
         return proxy
     if isinstance(module, nn.BatchNorm2d):
-        return Normalised(x, module)
+        return Normalized(x, module)
     if _row(module) and len(module) and not hooked(module):
         *steps, last = module
         for step in steps:
@@ -69,7 +69,9 @@ def _row(module: nn.Module) -> TypeGuard[nn.Sequential]:
     return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
 
-def meet(fusion: nn.Module, x: Branch, f: Branch, relu: nn.Module | bool = False) -> Tensor:
+def meet(
+    fusion: nn.Module, x: Tensor | Branch, f: Tensor | Branch, relu: nn.Module | bool = False
+) -> Tensor:
     """Let two branches meet, and activate what comes of it.
 
     Arguments:
@@ -85,9 +87,9 @@ def meet(fusion: nn.Module, x: Branch, f: Branch, relu: nn.Module | bool = False
         response = handle_torch_function(meet, (x, f), fusion, x, f, relu)
         return response
     if isinstance(relu, nn.Module) and hooked(relu):
-        response = relu(join(fusion, x, f))
+        response = relu(fuse_branches(fusion, x, f))
         return response
-    return join(fusion, x, f, relu=relu is not False)
+    return fuse_branches(fusion, x, f, relu=relu is not False)
 
 
 def expect(value: object, constant: object, name: str) -> None:

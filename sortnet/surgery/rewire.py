@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from sortnet.fusion import Solved
+from sortnet.fusion import Reconstructed
 from sortnet.surgery.meet import meet, normalises, unfinished
 from sortnet.surgery.trace import Traced
 from sortnet.surgery.watch import Meeting
@@ -136,8 +136,8 @@ def _exchange(
             x, f = f, x
         made = {x, f}
         with graph.inserting_before(node):
-            if f in (left, right) and meeting.follows in KEEPING:
-                f = graph.call_function(Solved, (f,))
+            if f in (left, right) and meeting.follows in KEEPING and not meeting.changed:
+                f = graph.call_function(Reconstructed, (f,))
             fused = graph.call_function(meet, (graph.get_attr(attribute), x, f, relu))
         if node.target in IN_PLACE:  # what reads the operand later means the result
             _rename(left, node, fused)

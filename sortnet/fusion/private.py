@@ -1,0 +1,159 @@
+"""The one file that uses what PyTorch does not promise to keep.
+
+Each use is behind a check of what this version of PyTorch has. Where something is missing, fused
+kernels are not used, and fusions run by PyTorch's own operations.
+"""
+
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+
+try:
+    from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
+    from torch.nn.modules.module import _has_any_global_hook
+    from torch.overrides import _get_current_function_mode_stack
+    from torch.utils._device import DeviceContext
+
+    COMPLETE = hasattr(torch.autograd.forward_ad, "_current_level")
+except ImportError:  # another version of PyTorch
+    COMPLETE = False
+
+_tracing = False
+"""Whether formulas are being traced for a kernel."""
+
+
+def transformed() -> bool:
+    """Return True within `torch.func` transforms and forward-mode differentiation."""
+    return _are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+
+
+def tracing() -> bool:
+    """Return True within `torch.jit.trace`."""
+    return torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call, no-any-return]
+
+
+def observed() -> bool:
+    """Return True if a mode wants to see each operation: FakeTensorMode, make_fx, profilers.
+
+    `torch.set_default_device` is a mode, too, but changes only where new tensors are made.
+    """
+    if _len_torch_dispatch_stack() > 0:
+        return True
+    return any(type(mode) is not DeviceContext for mode in _get_current_function_mode_stack())  # type: ignore[no-untyped-call]
+
+
+def hooked(*modules: nn.Module) -> bool:
+    """Return True if a hook would miss a call of one of the modules."""
+    return bool(_has_any_global_hook()) or any(  # type: ignore[no-untyped-call]
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        for module in modules
+    )
+
+
+@torch.library.custom_op("sortnet::store", mutates_args=())
+def _store(x: Tensor) -> Tensor:
+    return x.clone()
+
+
+_store.register_fake(torch.empty_like)
+
+
+def store(x: Tensor) -> Tensor:
+    """Return x; compiled, it is written to memory once and not computed again at every use."""
+    if torch.compiler.is_compiling():
+        _prepare_inductor()
+        return torch.ops.sortnet.store(x)  # type: ignore[no-any-return]
+    return torch.ops.sortnet.store(x) if _tracing else x
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # Dynamo calls it
+def _prepare_inductor() -> bool:
+    """Tell Inductor what `store` is; without that it would be a copy."""
+    try:
+        from torch._inductor.lowering import lowerings, register_lowering
+    except ImportError:
+        return False
+    operator = torch.ops.sortnet.store.default
+    if operator not in lowerings:
+
+        def realize(x: Any) -> Any:  # noqa: ANN401
+            x.realize()
+            return x
+
+        register_lowering(operator, type_promotion_kind=None)(realize)
+    return True
+
+
+def compile_formula(formula: Callable[..., Any], inputs: Sequence[Tensor]) -> Callable[..., Any]:
+    """Compile a function of tensors for inputs of just this form.
+
+    By way of make_fx and of Inductor's innermost step, not of `torch.compile`: its guards and
+    wrappers would cost more than the pass over a small tensor. The caller checks the form.
+
+    Returns:
+        A function of a list of tensors.
+    """
+    # They take seconds to import.
+    from torch._inductor import compile_fx, config, decomposition
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    _prepare_inductor()
+    with _traced():
+        graph = make_fx(formula, decomposition.select_decomp_table())(*inputs)
+    # A branch is not stored on its way, however many numbers it is made of.
+    with config.patch(size_asserts=False, realize_reads_threshold=32), _cached() as cache:
+        try:
+            compiled = compile_fx.compile_fx_inner(graph, list(inputs))
+        except Exception as error:
+            if not _remove_damaged(cache, str(error)):
+                raise
+            compiled = compile_fx.compile_fx_inner(graph, list(inputs))
+    # On a CPU what it calls itself, without its bookkeeping; a GPU needs more of that.
+    inner: Callable[..., Any] | None = getattr(compiled, "current_callable", None)
+    if inner is not None and inputs[0].is_cpu:
+        return inner
+    return compiled
+
+
+@contextmanager
+def _cached() -> Iterator[Path]:
+    """Keep kernels on disk in a directory of this user's, which outlives a restart."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    cache = Path(os.environ.get("SORTNET_CACHE") or Path(home) / "sortnet" / "kernels")
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        cache.chmod(0o700)  # what lies there is loaded as code
+    except OSError:  # a home that cannot be written, or somebody else's directory
+        cache = Path(tempfile.mkdtemp(prefix="sortnet-"))
+    with mock.patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=str(cache)):
+        yield cache
+
+
+def _remove_damaged(cache: Path, message: str) -> bool:
+    """Remove the library that could not be loaded; a killed process may leave it too short."""
+    found = re.search(rf"{re.escape(str(cache))}\S+?\.so", message)
+    if found is None:
+        return False
+    Path(found.group()).unlink(missing_ok=True)
+    return True
+
+
+@contextmanager
+def _traced() -> Iterator[None]:
+    global _tracing
+    _tracing = True
+    try:
+        yield
+    finally:
+        _tracing = False
