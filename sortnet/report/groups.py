@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from sortnet import paper
-from sortnet.experiments.statistics import paired, summary
+from sortnet.experiments.statistics import Comparison, adjust, compare, summary
 from sortnet.networks import NETWORKS
 from sortnet.report.curves import number
 from sortnet.runs import Run
@@ -45,34 +45,42 @@ def grouped(runs: Sequence[Run], entries: Sequence[Entry]) -> list[dict[str, Any
     members = {name: sorted(members[name], key=lambda i: runs[i].seed) for name in order}
     names = labels([runs[own[0]] for own in members.values()])
     errors = [{runs[i].seed: entries[i]["error"] for i in own} for own in members.values()]
-    groups = []
-    for label, (name, own) in zip(names, members.items(), strict=True):
-        run, ended = runs[own[0]], [entries[i] for i in own if entries[i]["error"] is not None]
-        base = order.index(kinds[name]) if kinds[name] in order and kinds[name] != name else None
-        group = {
-            "label": label,
-            "runs": own,
-            "scale": run.recipe.scale,
-            **{n: mean(entry[n] for entry in ended) for n in ("error", "error5", "seconds")},
-            "paper": published(run),
-            "gain": None if base is None else gain(errors[order.index(name)], errors[base]),
-        }
-        groups.append(group)
-    return groups
+    bases = [
+        order.index(kind) if (kind := kinds[n]) in order and kind != n else None for n in order
+    ]
+    gains = adjust(
+        None if base is None else compare(own, errors[base])
+        for own, base in zip(errors, bases, strict=True)
+    )
+    return [
+        _group(label, own, gain, runs, entries)
+        for label, own, gain in zip(names, members.values(), gains, strict=True)
+    ]
+
+
+def _group(
+    label: str,
+    own: list[int],
+    gain: Comparison | None,
+    runs: Sequence[Run],
+    entries: Sequence[Entry],
+) -> dict[str, Any]:
+    """What is shown of a configuration, given the places of its runs."""
+    run, ended = runs[own[0]], [entries[i] for i in own if entries[i]["error"] is not None]
+    return {
+        "label": label,
+        "runs": own,
+        "scale": run.recipe.scale,
+        **{n: mean(entry[n] for entry in ended) for n in ("error", "error5", "seconds")},
+        "paper": published(run),
+        "gain": None if gain is None else asdict(gain),
+    }
 
 
 def mean(values: Iterable[float | None]) -> dict[str, Any] | None:
     """Mean, standard deviation and number of the values that there are."""
     found = summary([value for value in values if value is not None])
     return None if found.mean is None else asdict(found)
-
-
-def gain(own: Mapping[int, float | None], other: Mapping[int, float | None]) -> list[float] | None:
-    """How far errors by seed are from those of the sum, and the 95 % interval of two and more."""
-    if found := paired(own, other):
-        return [found.mean, found.low, found.high]
-    seeds = [s for s in own if own[s] is not None and other.get(s) is not None]
-    return [own[s] - other[s] for s in seeds] or None  # type: ignore[operator]
 
 
 def published(run: Run) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ const RESULTS = [
   { title: "configuration" },
   { title: "test error, %", number: true, note: "mean ± standard deviation over seeds" },
   { title: "" },
-  { title: "against sum", number: true, note: "mean difference on the same seeds, with its 95 % interval" },
+  { title: "against sum", number: true, note: "mean difference on the same seeds, with its 95 % interval and corrected p-value" },
   { title: "paper, %", number: true },
   { title: "against paper", number: true, note: "difference from the paper's number" },
   { title: "top-5, %", number: true },
@@ -49,14 +49,13 @@ function results(data) {
       data.groups.map((group, g) => configuration(data, group, g, used)), { class: "results" }),
     el("p", { class: "quiet" }, "Errors on the test images, which were looked at once, after training. "
       + "± is the standard deviation over seeds. Against the sum: the mean difference on the same seeds "
-      + "and its 95 % interval."
+      + "and its 95 % interval, which is that of one comparison alone; p is that of a paired t-test, corrected by "
+      + "Holm’s method for all comparisons of this table. Fewer than three seeds decide nothing."
       + (printed ? " In the strips: ● a seed, | the mean, ◇ the paper." : " In the strips: ● a seed, | the mean.")));
 }
 
 function configuration(data, group, g, used) {
-  const [difference, low, high] = group.gain ?? [];
-  const gain = difference === undefined ? NONE
-    : [signed(difference), high === undefined ? null : el("small", {}, ` [${signed(low)}, ${signed(high)}]`)];
+  const gain = group.gain === null ? NONE : [signed(group.gain.mean), el("small", {}, ` ${certainty(group.gain)}`)];
   const stacked = (texts) => (texts.length ? texts.map((text) => el("div", {}, text)) : NONE);
   const several = group.runs.length > 1;
   const only = data.runs[group.runs[0]];
@@ -73,6 +72,12 @@ function configuration(data, group, g, used) {
   ], { class: "group" });
   const each = several ? group.runs.map((i) => member(data.runs[i], line)) : [];
   return el("tbody", {}, head, each);
+}
+
+// How sure a difference is: its interval and p-value, or why there are none.
+function certainty({ low, high, adjusted_p: p, pairs }) {
+  if (p !== null) return `[${signed(low)}, ${signed(high)}], p ${p < 0.001 ? "< 0.001" : p.toPrecision(2)}`;
+  return pairs < 3 ? plural(pairs, "seed") : `the same on all ${plural(pairs, "seed")}`;
 }
 
 function member(run, line) {
