@@ -137,6 +137,16 @@ def test_the_longest_results_count() -> None:
     assert "size paper: 0.1 of the schedule" in found.figures
 
 
+def test_curves_of_different_experiments_are_not_paired() -> None:
+    """They may be of different lengths or precisions."""
+    long = stored("figures", better, "paper")
+    long["runs"] = {key: run for key, run in long["runs"].items() if "SORT" in key}
+    context = Context("smoke", results=[long, stored("table2", worse)])
+    (pair,) = curves.pairs(context, ["ResNet-56"], ["CIFAR-10"])
+    errors = [runs[0]["test"]["error"] for runs in (pair.plain, pair.second)]
+    assert errors == [20.0, 22.0]
+
+
 def test_features_of_curves() -> None:
     sections = [{"rate": 0.1, "steps": 4}, {"rate": 0.01, "steps": 2}]
     train = {"step": [1, 2, 3, 4, 5, 6], "loss": [3, 1, 3, 1, 1, 0.5], "error": [9, 8, 7, 6, 5, 4]}

@@ -134,7 +134,9 @@ def remarks(stored: results.Stored) -> list[str]:
     groups: dict[str, list[Cell]] = {}
     for cell in stored["cells"]:
         groups.setdefault(", ".join(cell["changed"]) or "as in the paper", []).append(cell)
-    lines = [f"Size {stored['size']}: {stored['about']}."]
+    precision = stored.get("precision", "float32")
+    size = stored["size"] if precision == "float32" else f"{stored['size']}, {precision}"
+    lines = [f"Size {size}: {stored['about']}."]
     lines += [f"- {_names(stored, cells)}: {text}." for text, cells in groups.items()]
     carried = dict.fromkeys(
         e["transfer"]["data"] for e in stored["runs"].values() if e["transfer"]

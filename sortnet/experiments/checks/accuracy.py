@@ -15,6 +15,7 @@ from sortnet.experiments.checks.finding import (
     Finding,
     judged,
     missing,
+    source,
 )
 from sortnet.experiments.results import Stored
 from sortnet.experiments.statistics import FEWEST, compare
@@ -56,9 +57,7 @@ class Table:
         if self.stored is None:
             return f"{self.name}: none"
         changed = dict.fromkeys(text for cell in self.stored["cells"] for text in cell["changed"])
-        return (
-            f"{self.name}, size {self.stored['size']}: {', '.join(changed) or 'as in the paper'}"
-        )
+        return f"{source(self.stored)}: {', '.join(changed) or 'as in the paper'}"
 
 
 def compared(name: str, mine: Values, other: Values, expected: int = -1) -> Compared:

@@ -57,6 +57,13 @@ class Context:
         return max(known, key=rank, default=None)
 
 
+def source(stored: Stored) -> str:
+    """Which results these are: experiment, size, and the precision if it is not float32."""
+    precision = stored.get("precision", "float32")
+    text = f"{stored['experiment']}, size {stored['size']}"
+    return text if precision == "float32" else f"{text}, {precision}"
+
+
 Check = Callable[[Context], Finding]
 
 

@@ -36,13 +36,14 @@ function useful(data) {
 
 function results(data) {
   const used = useful(data);
-  const scales = distinct(data.groups.map((group) => group.scale));
-  const odd = scales.filter((scale) => scale !== 1);
-  const printed = data.groups.some((group) => group.paper.length);
-  const note = odd.length === 0 || !printed ? null
-    : el("p", { class: "remark" }, `${scales.length === odd.length ? "All" : "Some"} of these runs follow `
-      + `schedules of ${odd.map((s) => `${short(100 * s)} %`).join(", ")} of the paper’s length: `
-      + "its numbers stand here for orientation, and a difference from them is no failure to repeat them.");
+  const beside = data.groups.filter((group) => group.paper.length);
+  const odd = beside.filter((group) => !group.paper[0].same_schedule);
+  const scales = distinct(odd.map((group) => group.scale));
+  const printed = beside.length > 0;
+  const note = odd.length === 0 ? null
+    : el("p", { class: "remark" }, `${odd.length === beside.length ? "All" : "Some"} of the paper’s numbers stand beside `
+      + `runs of another schedule, of ${scales.map((s) => `${short(100 * s)} %`).join(", ")} of the paper’s length: `
+      + "they are there for orientation, and a difference from them is no failure to repeat them.");
   return section("results", "Results",
     note,
     table("Results by configuration and run", used.map((i) => RESULTS[i]),
@@ -50,7 +51,7 @@ function results(data) {
     el("p", { class: "quiet" }, "Errors on the test images, which were looked at once, after training. "
       + "± is the standard deviation over seeds. Against the sum: the mean difference on the same seeds "
       + "and its 95 % interval, which is that of one comparison alone; p is that of a paired t-test, corrected by "
-      + "Holm’s method for all comparisons of this table. Fewer than three seeds decide nothing."
+      + "Holm’s method for all comparisons of this table. Fewer than three seeds decide nothing; runs no better than chance are not compared."
       + (printed ? " In the strips: ● a seed, | the mean, ◇ the paper." : " In the strips: ● a seed, | the mean.")));
 }
 
