@@ -182,7 +182,13 @@ def test_claims_are_walked_in_order_and_kept(
     assert [v.verdict for v in found] == ["holds", "holds"]
     assert shown == [("gradient", 0, 2), ("sum-plus-product", 1, 2)]
     claims.write(found, tmp_path / "new" / "claims.json")
-    (first, _) = json.loads((tmp_path / "new" / "claims.json").read_text())
+    again = list(claims.claims("smoke", stored=tmp_path, only=["sum-*"]))
+    assert [v.claim.name for v in again] == ["sum-plus-product"]
+    claims.write(again, tmp_path / "new" / "claims.json")
+    (first, second) = json.loads((tmp_path / "new" / "claims.json").read_text())
+    assert (first["verdict"], second["verdict"]) == ("holds", "not decided")
+    with pytest.raises(ValueError, match="no claim is like 'sums'; there are gradient, sum-plus"):
+        list(claims.claims("smoke", only=["sums"]))
     assert set(first) == {"name", "place", "text", "verdict", "figures"}
     assert first["text"] == chosen[0].statement
 
