@@ -15,14 +15,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
-from hypothesis import strategies as st
 
 from sortnet import measure, paper, runs
 from sortnet.experiments import results, sweep
 from sortnet.experiments.scale import demand
 from sortnet.experiments.sizes import SIZES, differences
-from sortnet.experiments.statistics import paired, summary
 from sortnet.experiments.tables import EXPERIMENTS, Cell, Experiment
 from sortnet.networks import NETWORKS, build
 from sortnet.recipes import LENET, Section
@@ -219,30 +216,6 @@ def test_learning_curves_are_thinned_to_means() -> None:
     assert curve["train"]["error"][1] == pytest.approx(
         sum(100 / i for i in range(11, 21)) / 10, rel=1e-4
     )
-
-
-@given(
-    st.lists(st.tuples(st.floats(1, 90), st.floats(1, 90)), min_size=2, max_size=8).filter(
-        lambda pairs: len({round(a - b, 3) for a, b in pairs}) > 1
-    )
-)
-def test_paired_test_is_scipy_s(pairs: list[tuple[float, float]]) -> None:
-    from scipy.stats import ttest_rel
-
-    ours, base = ({i: pair[k] for i, pair in enumerate(pairs)} for k in (0, 1))
-    found = paired({**ours, 99: 1.0}, {**base, 98: None})
-    assert found is not None
-    known = ttest_rel(list(ours.values()), list(base.values()))
-    interval = known.confidence_interval(0.95)
-    assert found.p == pytest.approx(known.pvalue)
-    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
-    assert not (found.lower and found.higher)
-
-
-def test_one_seed_proves_nothing() -> None:
-    assert paired({0: 1.0, 1: None}, {0: 2.0, 1: 3.0}) is None
-    assert summary([]).mean is None
-    assert tables._figure(summary([5.0, 7.0, None])) == "6.00 ± 1.41 (1 of 3 did not converge)"
 
 
 def test_the_demands_of_imagenet_are_those_of_the_published_networks() -> None:

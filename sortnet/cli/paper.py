@@ -120,17 +120,20 @@ def claims(
     data: Path = Path("data"),
     out: Path = Path("runs"),
     json: Path | None = None,
+    only: tuple[str, ...] = (),
 ) -> None:
     """Test each claim of the paper: how, what was found, and whether it holds.
 
     $ sortnet claims
     $ sortnet claims --size mini --data data --json claims.json
+    $ sortnet claims --only "sort-*" better-later --json claims.json
 
     Args:
         size: smoke takes minutes; otherwise every network is timed.
         data: The directory of all data sets.
         out: The directory of all runs, whose results decide what is claimed of accuracy.
         json: Where to write the verdicts; `sortnet report` shows a claims.json beside its runs.
+        only: Patterns of the names of claims to test; the file keeps the verdicts on the others.
     """
     from rich.console import Console
 
@@ -144,7 +147,7 @@ def claims(
         def show(name: str, done: int, total: int) -> None:
             status.update(f"{done} of {total}: {name}")
 
-        for verdict in room.claims(size, data, out, show):
+        for verdict in room.claims(size, data, out, show, only=only):
             verdicts.append(verdict)
             claim = verdict.claim
             console.print(f"[bold]{verdict.verdict:14}[/bold] {claim.name} ({claim.place})")

@@ -1,8 +1,9 @@
 """Every claim of the paper: how it was tested, the figures, and the verdict."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 import torch
@@ -49,8 +50,9 @@ def claims(
     out: str | Path = "runs",
     show: Callable[[str, int, int], None] = lambda name, done, total: None,
     stored: str | Path = "results",
+    only: Sequence[str] = (),
 ) -> Iterator[Verdict]:
-    """Test each claim of the paper, in its order.
+    """Test the claims of the paper, in its order.
 
     What can be computed or timed is, here and now. Claims about accuracy and training take the
     best results there are, of `sortnet reproduce` at size mini or paper: from the runs, and from
@@ -62,14 +64,28 @@ def claims(
         out: The directory of all runs.
         show: Is told what comes next, how much is done, and of how much.
         stored: The directory of what is kept of runs.
+        only: Patterns of the names of claims; all are tested without any.
+
+    Raises:
+        ValueError: No claim has such a name.
     """
+    chosen = selected(only)
     context = Context(size(size_).name, Path(root), tuple(known(Path(out), Path(stored))))
-    for i, claim in enumerate(paper.CLAIMS):
-        show(claim.name, i, len(paper.CLAIMS))
+    for i, claim in enumerate(chosen):
+        show(claim.name, i, len(chosen))
         with torch.random.fork_rng():
             torch.manual_seed(0)
             found = CHECKS[claim.name](context)
         yield Verdict(claim, found.verdict, found.figures)
+
+
+def selected(only: Sequence[str]) -> list[paper.Claim]:
+    """The claims whose names match any of some patterns; all without a pattern."""
+    for pattern in only:
+        if not any(fnmatch(claim.name, pattern) for claim in paper.CLAIMS):
+            names = ", ".join(claim.name for claim in paper.CLAIMS)
+            raise ValueError(f"no claim is like {pattern!r}; there are {names}")
+    return [c for c in paper.CLAIMS if not only or any(fnmatch(c.name, p) for p in only)]
 
 
 def known(*places: Path) -> Iterator[results.Stored]:
@@ -83,6 +99,11 @@ def known(*places: Path) -> Iterator[results.Stored]:
 
 
 def write(verdicts: list[Verdict], path: Path) -> None:
-    """Keep verdicts where `sortnet report` finds them."""
+    """Keep verdicts where `sortnet report` finds them; a file keeps those of other claims."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    files.write_json(path, [verdict.as_json() for verdict in verdicts])
+    new = {verdict.claim.name: verdict.as_json() for verdict in verdicts}
+    names = [claim.name for claim in paper.CLAIMS]
+    partial = path.is_file() and len(new) < len(names)
+    old = {claim["name"]: claim for claim in files.read_json(path)} if partial else {}
+    found = old | new
+    files.write_json(path, [found[name] for name in names if name in found])

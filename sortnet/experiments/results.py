@@ -167,5 +167,9 @@ def converged(entry: Mapping[str, Any]) -> bool:
     """Whether a run ended with finite numbers and better than by chance."""
     if entry["ended"] != "finished":
         return False
-    blind = 100 * (1 - 1 / len(entry["data"]["classes"]))
-    return bool(entry["test"]["error"] < CHANCE * blind)
+    return better_than_chance(entry["test"]["error"], len(entry["data"]["classes"]))
+
+
+def better_than_chance(error: float, classes: int) -> bool:
+    """Whether an error in per cent is below that of a blind guess among so many classes."""
+    return classes < 2 or error < CHANCE * 100 * (1 - 1 / classes)

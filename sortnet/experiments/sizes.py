@@ -123,7 +123,7 @@ def differences(run: Run, original: Run) -> list[str]:
     found = []
     if run.network != original.network:
         found.append(f"{run.network} for {original.network}")
-    if run.recipe.steps != original.recipe.steps:
+    if run.recipe.scale != 1:
         found.append(f"{run.recipe.scale:.2g} of the schedule")
     if run.data != original.data:
         found.append(f"{run.data} for {original.data}")

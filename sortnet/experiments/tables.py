@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sortnet import paper
+from sortnet.experiments.references import baseline, paper_values, training_key
 from sortnet.networks import display
 from sortnet.recipes import BIGNET, DEFAULTS, GATED, IMAGENET_RESNET, LENET, RESNET, XU, Recipe
 from sortnet.runs import Run
@@ -26,11 +27,12 @@ class Cell:
         row: Its row's heading.
         column: Its column's.
         run: The run that fills it.
-        paper: What the paper prints; none where it has a dash or nothing.
+        paper: What the paper prints for the run; None where it has a dash or nothing.
         metric: Which figure of the run it is: ``error``, ``error5``, ``validation`` for the last
             one on held-out images, or a layer's accuracy after transfer.
         dash: Whether the paper prints a dash: the network did not converge.
-        baseline: The row with which this one is compared, seed by seed.
+        baseline: The row with which this one is compared, seed by seed: that of the run's
+            `sortnet.experiments.references.baseline`, if the column has it.
     """
 
     row: str
@@ -70,14 +72,47 @@ def _run(result: paper.Result, **changes: Any) -> Run:  # noqa: ANN401
     fusion = "sort" if fusion in ("sum+prod", "sum+root") else fusion
     options = {"branched": True} if result.branched else {}
     recipe = CAFFE if result.framework == "caffe" else DEFAULTS[result.network]
-    run = Run(result.network, recipe, fusion, result.data, options=options)
+    data = "imagenet" if result.place == "Table 4" else result.data  # and then carried over
+    run = Run(result.network, recipe, fusion, data, options=options)
     return replace(run, **changes)
+
+
+def _cell(
+    row: str, column: str, run: Run, metric: str = "error", place: str | None = None
+) -> Cell:
+    """A cell with what the paper prints for its run.
+
+    Arguments:
+        row: Its row's heading.
+        column: Its column's.
+        run: The run that fills it.
+        metric: Which figure of the run it is.
+        place: The table of the paper that counts; the latest one without it.
+    """
+    printed = [each for each in paper_values(run, metric) if place in (None, each.place)]
+    value = printed[0].value if printed else None
+    return Cell(row, column, run, value, metric, dash=bool(printed) and value is None)
+
+
+def _with_baselines(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    """The same cells; those that are not given a baseline get their run's, from their column."""
+    every = tuple(cells)
+    rows = {(cell.column, cell.metric, training_key(cell.run)): cell.row for cell in every}
+    filled = []
+    for cell in every:
+        base = None if cell.baseline else baseline(cell.run)
+        row = rows.get((cell.column, cell.metric, training_key(base))) if base else cell.baseline
+        filled.append(replace(cell, baseline=row))
+    return tuple(filled)
 
 
 CAFFE: Recipe = replace(IMAGENET_RESNET, name="imagenet-caffe", jitter=False, area=None)
 """Of the ResNet-18 that the paper trained with Caffe: plain crops, as Caffe has them. Ours."""
 
 DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN", "imagenet": "ILSVRC2012"}
+
+
+LAYERS = {r.metric: r.metric.removesuffix("-accuracy") for r in paper.TABLE4}
 
 
 def with_curve(run: Run) -> Run:
@@ -97,10 +132,7 @@ def _table1() -> Iterable[Cell]:
         assert result.fusion is not None
         row = " + ".join(rows.get(term, term) for term in result.fusion.split("+"))
         column = display(result.network, branched=result.branched)
-        base = None if row == "sum" else "sum"
-        yield Cell(
-            row, column, _run(result), result.value, dash=result.value is None, baseline=base
-        )
+        yield _cell(row, column, _run(result), place="Table 1")
 
 
 def _rows(results: Iterable[paper.Result], columns: dict[str, str]) -> Iterable[Cell]:
@@ -109,15 +141,8 @@ def _rows(results: Iterable[paper.Result], columns: dict[str, str]) -> Iterable[
         if result.network not in DEFAULTS:
             continue
         metric = {"top1-error": "error", "top5-error": "error5"}.get(result.metric, result.metric)
-        base = _title(paper.baseline(result)) if result.fusion == "sort" else None
         column = columns.get(result.metric) or DATA[result.data]
-        yield Cell(_title(result), column, _run(result), result.value, metric, baseline=base)
-
-
-def _transferred() -> Iterable[Cell]:
-    layers = {r.metric: r.metric.removesuffix("-accuracy") for r in paper.TABLE4}
-    for cell in _rows(paper.TABLE4, layers):
-        yield replace(cell, run=replace(cell.run, data="imagenet"))
+        yield _cell(_title(result), column, _run(result), metric)
 
 
 def _curves() -> Iterable[Cell]:
@@ -135,20 +160,17 @@ def _curves() -> Iterable[Cell]:
                 continue
             held = data in ("cifar10", "cifar100")
             run = with_curve(_run(result)) if held else _run(result)
-            base = _title(paper.baseline(result)) if result.fusion == "sort" else None
-            yield Cell(_title(result), DATA[data], run, result.value, baseline=base)
+            yield _cell(_title(result), DATA[data], run)
 
 
 def _bilinear() -> Iterable[Cell]:
-    (plain,) = paper.find(network="bignet", fusion="sum", data="cifar10", place="Table 2")
-    base = _run(plain)
-    yield Cell("BigNet*", "CIFAR-10", base, plain.value)
+    base = Run("bignet", BIGNET, "sum", "cifar10", options={"branched": True})
+    yield _cell("BigNet*", "CIFAR-10", base)
     titles = {"bilinear": "BigNet*, bilinear", "compact": "BigNet*, compact bilinear"}
-    for timing in (timing for timing in paper.TIMINGS if timing.error is not None):
-        options = {**base.options, **({"head": timing.head} if timing.head else {})}
-        run = replace(base, fusion=timing.fusion, options=options)
-        row = titles.get(timing.head or "", "BigNet*-SORT")
-        yield Cell(row, "CIFAR-10", run, timing.error, baseline="BigNet*")
+    for head, row in titles.items():  # another head, the same fusion
+        run = replace(base, options={**base.options, "head": head})
+        yield replace(_cell(row, "CIFAR-10", run), baseline="BigNet*")
+    yield _cell("BigNet*-SORT", "CIFAR-10", replace(base, fusion="sort"))
 
 
 def _recipes() -> Iterable[Cell]:
@@ -161,11 +183,7 @@ def _recipes() -> Iterable[Cell]:
         ("ResNet-20-SORT", RESNET, "sort"),
         ("ResNet-20-SORT, gated", GATED, "sort"),
     ):
-        found = paper.find(network="resnet20", fusion=fusion, data="cifar10", place="Table 2")
-        printed = None if recipe is GATED else found[0].value
-        base = "ResNet-20" if fusion == "sort" else None
-        run = Run("resnet20", recipe, fusion, "cifar10")
-        yield Cell(row, "CIFAR-10", run, printed, baseline=base)
+        yield _cell(row, "CIFAR-10", Run("resnet20", recipe, fusion, "cifar10"))
 
 
 def _attempt(
@@ -188,18 +206,16 @@ def _attempts() -> Iterable[Cell]:
         "ResNet-20-SORT, gates from zero": _attempt("sort", gate="zero"),
     }
     for row, run in tried.items():
-        base = "ResNet-20" if run.fusion == "sort" else None
-        yield Cell(row, "CIFAR-10", run, metric="validation", baseline=base)
+        yield _cell(row, "CIFAR-10", run, "validation")
 
 
 def _depth() -> Iterable[Cell]:
     """Whether SORT gains with depth, in residual networks on one and the same schedule."""
     for network in ("resnet20", "resnet32", "resnet56"):
         plain = display(network)
-        yield Cell(plain, "CIFAR-10", _attempt("sum", network=network))
+        yield _cell(plain, "CIFAR-10", _attempt("sum", network=network))
         for gate, row in ((None, f"{plain}-SORT"), ("zero", f"{plain}-SORT, gated")):
-            run = _attempt("sort", gate=gate, network=network)
-            yield Cell(row, "CIFAR-10", run, baseline=plain)
+            yield _cell(row, "CIFAR-10", _attempt("sort", gate=gate, network=network))
 
 
 def _roots() -> Iterable[Cell]:
@@ -208,41 +224,38 @@ def _roots() -> Iterable[Cell]:
     The paper's LeNet* learns with that term alone.
     """
     for row, fusion in (("sum", "sum"), ("product", "prod"), ("root", "root")):
-        known = paper.find(network="lenet", fusion=fusion, data="cifar10", place="Table 1")
-        run = Run("lenet", DEFAULTS["lenet"], fusion, "cifar10", options={"branched": True})
-        printed = known[0].value if known else None
-        yield Cell(row, "LeNet*", run, printed, baseline=None if row == "sum" else "sum")
+        run = Run("lenet", LENET, fusion, "cifar10", options={"branched": True})
+        yield _cell(row, "LeNet*", run, place="Table 1")
 
 
 def _styles() -> Iterable[Cell]:
     """Whether SORT starts better in the implementation that the paper most likely follows."""
-    network, plain = {"style": "xu"}, "ResNet-20, Xu's recipe and network"
-    for row, fusion, recipe, options, base in (
-        ("ResNet-20", "sum", RESNET, {}, None),
-        ("ResNet-20-SORT", "sort", RESNET, {}, "ResNet-20"),
-        ("ResNet-20-SORT, Xu's recipe", "sort", XU, {}, None),
-        (plain, "sum", XU, network, None),
-        ("ResNet-20-SORT, Xu's recipe and network", "sort", XU, network, plain),
+    network = {"style": "xu"}
+    for row, fusion, recipe, options in (
+        ("ResNet-20", "sum", RESNET, {}),
+        ("ResNet-20-SORT", "sort", RESNET, {}),
+        ("ResNet-20-SORT, Xu's recipe", "sort", XU, {}),
+        ("ResNet-20, Xu's recipe and network", "sum", XU, network),
+        ("ResNet-20-SORT, Xu's recipe and network", "sort", XU, network),
     ):
         run = _attempt(fusion)
         run = replace(run, recipe=recipe.scaled(run.recipe.scale), options=options)
-        yield Cell(row, "CIFAR-10", run, baseline=base)
+        yield _cell(row, "CIFAR-10", run)
 
 
 def _evidence() -> Iterable[Cell]:
     """Whether SORT helps: networks that a CPU can train at the paper's schedule."""
-    xu, gated = "ResNet-20, Xu's", "ResNet-20-SORT, gated"
     for data in ("cifar100", "cifar10"):
-        yield _long("LeNet*", data, "lenet", LENET, branched=True)
-        yield _long("LeNet*-SORT", data, "lenet", LENET, "LeNet*", branched=True)
-        yield _long("LeNet", data, "lenet", LENET)
-    yield _long(xu, "cifar10", "resnet20", XU, style="xu")
-    yield _long("ResNet-20-SORT, Xu's", "cifar10", "resnet20", XU, xu, style="xu")
-    yield _long("ResNet-20", "cifar10", "resnet20", RESNET)
-    yield _long(gated, "cifar10", "resnet20", GATED, "ResNet-20")
-    deep = "ResNet-56, Xu's"  # at a quarter of the schedule
-    yield _long(deep, "cifar10", "resnet56", XU.scaled(0.25), style="xu")
-    yield _long("ResNet-56-SORT, Xu's", "cifar10", "resnet56", XU.scaled(0.25), deep, style="xu")
+        yield _long("LeNet*", data, "lenet", LENET, "sum", branched=True)
+        yield _long("LeNet*-SORT", data, "lenet", LENET, "sort", branched=True)
+        yield _long("LeNet", data, "lenet", LENET, "sum")
+    yield _long("ResNet-20, Xu's", "cifar10", "resnet20", XU, "sum", style="xu")
+    yield _long("ResNet-20-SORT, Xu's", "cifar10", "resnet20", XU, "sort", style="xu")
+    yield _long("ResNet-20", "cifar10", "resnet20", RESNET, "sum")
+    yield _long("ResNet-20-SORT, gated", "cifar10", "resnet20", GATED, "sort")
+    deep = XU.scaled(0.25)
+    yield _long("ResNet-56, Xu's", "cifar10", "resnet56", deep, "sum", style="xu")
+    yield _long("ResNet-56-SORT, Xu's", "cifar10", "resnet56", deep, "sort", style="xu")
 
 
 def _long(
@@ -250,16 +263,12 @@ def _long(
     data: str,
     network: str,
     recipe: Recipe,
-    baseline: str | None = None,
+    fusion: str,
     **options: Any,  # noqa: ANN401
 ) -> Cell:
-    """A cell of `_evidence`; the network has SORT if there is a baseline to compare it with."""
-    fusion = "sum" if baseline is None else "sort"
-    run = with_curve(Run(network, recipe, fusion, data, options=options))
-    known = paper.find(network=network, data=data, branched="branched" in options, place="Table 2")
-    (value,) = [result.value for result in known if (result.fusion or "sum") == fusion]
-    printed = value if recipe in (LENET, RESNET, XU) else None
-    return Cell(row, DATA[data], run, printed, baseline=baseline)
+    """A cell of `_evidence`."""
+    run = Run(network, recipe, fusion, data, options=options)
+    return _cell(row, DATA[data], with_curve(run))
 
 
 def _rates() -> Iterable[Cell]:
@@ -269,69 +278,73 @@ def _rates() -> Iterable[Cell]:
         run = Run("bignet", BIGNET, fusion, "cifar10", options=options)
         run = replace(run, validation=1000, evaluations=12)
         row = display("bignet", fusion, branched=branched)
-        yield Cell(row, "CIFAR-10", run, metric="validation")
+        yield _cell(row, "CIFAR-10", run, "validation")
 
 
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
-        Experiment("table1", "Table 1: fusions on CIFAR-10, error (%)", tuple(_table1())),
+        Experiment(
+            "table1", "Table 1: fusions on CIFAR-10, error (%)", _with_baselines(_table1())
+        ),
         Experiment(
             "table2",
             "Table 2: CIFAR-10, CIFAR-100 and SVHN, error (%)",
-            tuple(_rows(paper.TABLE2, {})),
+            _with_baselines(_rows(paper.TABLE2, {})),
         ),
         Experiment(
             "table3",
             "Table 3: ILSVRC2012, error (%)",
-            tuple(_rows(paper.TABLE3, {"top1-error": "top-1", "top5-error": "top-5"})),
+            _with_baselines(_rows(paper.TABLE3, {"top1-error": "top-1", "top5-error": "top-5"})),
         ),
         Experiment(
             "table4",
             "Table 4: features carried over to Caltech256, accuracy (%)",
-            tuple(_transferred()),
+            _with_baselines(_rows(paper.TABLE4, LAYERS)),
             transfer="caltech256",
         ),
-        Experiment("figures", "Figures 3 and 4: learning curves, error (%)", tuple(_curves())),
+        Experiment(
+            "figures", "Figures 3 and 4: learning curves, error (%)", _with_baselines(_curves())
+        ),
         Experiment(
             "bilinear",
             "Section 3.4: bilinear pooling on BigNet*, CIFAR-10, error (%)",
-            tuple(_bilinear()),
+            _with_baselines(_bilinear()),
         ),
         Experiment(
             "recipes",
             "ResNet-20 on CIFAR-10 by the paper's recipe and by ours, error (%)",
-            tuple(_recipes()),
+            _with_baselines(_recipes()),
         ),
         Experiment(
             "attempts",
             "How SORT starts well: ResNet-20 on CIFAR-10, error on held-out images (%)",
-            tuple(_attempts()),
+            _with_baselines(_attempts()),
         ),
         Experiment(
             "depth",
             "Residual networks of three depths: CIFAR-10, error (%)",
-            tuple(_depth()),
+            _with_baselines(_depth()),
         ),
         Experiment(
             "roots",
             "Each term alone, between two branches: CIFAR-10, error (%)",
-            tuple(_roots()),
+            _with_baselines(_roots()),
         ),
         Experiment(
             "styles",
             "ResNet-20 by the usual recipe, and by Xu's: CIFAR-10, error (%)",
-            tuple(_styles()),
+            _with_baselines(_styles()),
         ),
         Experiment(
             "evidence",
             "With and without SORT at the paper's schedule, error (%)",
-            tuple(_evidence()),
+            _with_baselines(_evidence()),
         ),
         Experiment(
             "rates",
             "BigNet at a first rate of 0.1: CIFAR-10, error on held-out images (%)",
-            tuple(_rates()),
+            _with_baselines(_rates()),
         ),
     )
 }

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 import sortnet
 from sortnet import files, runs
+from sortnet.experiments.references import baseline, paper_values
+from sortnet.experiments.results import better_than_chance
 from sortnet.report import cost, groups
 from sortnet.report.curves import METRICS, curves, number, rounded
 from sortnet.runs import Run
@@ -163,6 +165,8 @@ def _checked(run: Run) -> None:
         if number(getattr(run.recipe, name)) is None:
             raise ValueError(f"the recipe's {name} is no number")
     groups.key(run)  # which JSON can hold
+    baseline(run)
+    paper_values(run)
 
 
 def _described(run: Run, about: Json) -> Json:
@@ -181,6 +185,7 @@ def _described(run: Run, about: Json) -> Json:
         "curves": {},
         "events": [],
         "ended": None,
+        "converged": False,
         "steps": 0,
         "confusion": None,
         "mistakes": [],
@@ -236,6 +241,8 @@ def _result(result: runs.Result, classes: int) -> Json:
         entry[name] = number(result.test.get(name))
     if entry["ended"] == "finished" and entry["error"] is None:
         raise ValueError("the result has no test error")
+    if entry["ended"] == "finished":
+        entry["converged"] = better_than_chance(entry["error"], classes)
     if result.confusion is not None:
         rows = [[int(count) for count in row] for row in result.confusion]
         if not classes == len(rows) or any(len(row) != classes for row in rows):

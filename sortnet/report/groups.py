@@ -2,17 +2,16 @@
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from typing import Any
 
-from sortnet import paper
-from sortnet.experiments.statistics import paired, summary
-from sortnet.networks import NETWORKS
+from sortnet.experiments.references import baseline, paper_values, training_key
+from sortnet.experiments.statistics import Comparison, adjust, compare, summary
 from sortnet.report.curves import number
 from sortnet.runs import Run
 
 Entry = Mapping[str, Any]
+Values = Mapping[int, float | None]
 LONGEST = 120
 """Characters of a setting that are shown."""
 
@@ -22,15 +21,8 @@ def key(run: Run) -> str:
     return json.dumps({**run.as_json(), "seed": None}, sort_keys=True)
 
 
-def reference(run: Run) -> str:
-    """The configuration with which a fusion is compared: the same network with the sum."""
-    options = {k: v for k, v in run.options.items() if k not in ("gate", "eps")}
-    changed = {"seed": None, "fusion": "sum", "options": options}
-    return json.dumps({**run.as_json(), **changed}, sort_keys=True)
-
-
 def grouped(runs: Sequence[Run], entries: Sequence[Entry]) -> list[dict[str, Any]]:
-    """The configurations, in the order of their first runs, each after its sum.
+    """The configurations, in the order of their first runs, each after its baseline.
 
     Arguments:
         runs: All runs.
@@ -39,69 +31,67 @@ def grouped(runs: Sequence[Run], entries: Sequence[Entry]) -> list[dict[str, Any
     members: dict[str, list[int]] = {}
     for i, run in enumerate(runs):
         members.setdefault(key(run), []).append(i)
-    kinds = {name: reference(runs[own[0]]) for name, own in members.items()}
-    kin = list(dict.fromkeys(kinds.values()))  # a sum stands before what is compared with it
-    order = sorted(members, key=lambda name: (kin.index(kinds[name]), name != kinds[name]))
+    first = {name: runs[own[0]] for name, own in members.items()}
+    families = {name: training_key(baseline(run) or run) for name, run in first.items()}
+    kin = list(dict.fromkeys(families.values()))
+    order = sorted(first, key=lambda n: (kin.index(families[n]), baseline(first[n]) is not None))
     members = {name: sorted(members[name], key=lambda i: runs[i].seed) for name in order}
-    names = labels([runs[own[0]] for own in members.values()])
-    errors = [{runs[i].seed: entries[i]["error"] for i in own} for own in members.values()]
-    groups = []
-    for label, (name, own) in zip(names, members.items(), strict=True):
-        run, ended = runs[own[0]], [entries[i] for i in own if entries[i]["error"] is not None]
-        base = order.index(kinds[name]) if kinds[name] in order and kinds[name] != name else None
-        group = {
-            "label": label,
-            "runs": own,
-            "scale": run.recipe.scale,
-            **{n: mean(entry[n] for entry in ended) for n in ("error", "error5", "seconds")},
-            "paper": published(run),
-            "gain": None if base is None else gain(errors[order.index(name)], errors[base]),
-        }
-        groups.append(group)
-    return groups
+    gains = compared(
+        [first[name] for name in order], [_errors(own, runs, entries) for own in members.values()]
+    )
+    names = labels([first[name] for name in order])
+    return [
+        _group(label, own, gain, runs, entries)
+        for label, own, gain in zip(names, members.values(), gains, strict=True)
+    ]
+
+
+def _errors(own: Iterable[int], runs: Sequence[Run], entries: Sequence[Entry]) -> Values:
+    """Test errors by seed; None for runs that did not converge, or have not ended."""
+    return {runs[i].seed: entries[i]["error"] if entries[i]["converged"] else None for i in own}
+
+
+def compared(runs: Sequence[Run], errors: Sequence[Values]) -> list[Comparison | None]:
+    """Each configuration less its baseline; None where that is not among them.
+
+    Arguments:
+        runs: One of each configuration.
+        errors: Those of each by seed.
+    """
+    keys = [training_key(run) for run in runs]
+    found = []
+    for run, own in zip(runs, errors, strict=True):
+        base = baseline(run)
+        wanted = None if base is None else training_key(base)
+        same = [i for i, other in enumerate(keys) if other == wanted]
+        same.sort(key=lambda i: runs[i].name != run.name)  # of several, that of the same name
+        found.append(compare(own, errors[same[0]]) if same else None)
+    return adjust(found)
+
+
+def _group(
+    label: str,
+    own: list[int],
+    gain: Comparison | None,
+    runs: Sequence[Run],
+    entries: Sequence[Entry],
+) -> dict[str, Any]:
+    """What is shown of a configuration, given the places of its runs."""
+    run, ended = runs[own[0]], [entries[i] for i in own if entries[i]["error"] is not None]
+    return {
+        "label": label,
+        "runs": own,
+        "scale": run.recipe.scale,
+        **{n: mean(entry[n] for entry in ended) for n in ("error", "error5", "seconds")},
+        "paper": [asdict(value) for value in paper_values(run)],
+        "gain": None if gain is None else asdict(gain),
+    }
 
 
 def mean(values: Iterable[float | None]) -> dict[str, Any] | None:
     """Mean, standard deviation and number of the values that there are."""
     found = summary([value for value in values if value is not None])
     return None if found.mean is None else asdict(found)
-
-
-def gain(own: Mapping[int, float | None], other: Mapping[int, float | None]) -> list[float] | None:
-    """How far errors by seed are from those of the sum, and the 95 % interval of two and more."""
-    if found := paired(own, other):
-        return [found.mean, found.low, found.high]
-    seeds = [s for s in own if own[s] is not None and other.get(s) is not None]
-    return [own[s] - other[s] for s in seeds] or None  # type: ignore[operator]
-
-
-def published(run: Run) -> list[dict[str, Any]]:
-    """What the paper prints for a run's network, fusion and data; nothing if it has none."""
-    options = {k: v for k, v in run.options.items() if v not in (None, False)}
-    branched = bool(options.pop("branched", False))
-    options.pop("style", None)  # the paper does not say which one it has
-    if options.get("width") == 10:
-        options.pop("width")
-    if options or run.init is not None or run.freeze:
-        return []
-    chain = "branched" in NETWORKS[run.network].variants
-    names: tuple[str | None, ...] = (run.fusion,)
-    second = "sum+prod" if chain else "sum+root"
-    if run.fusion in ("sort", second):
-        names = ("sort", second)
-    if chain and not branched:
-        names = (None,)
-    found: list[paper.Result] = []
-    for fusion in names:
-        with suppress(ValueError):  # the paper has no such network, fusion or data at all
-            found += paper.find(
-                network=run.network, branched=branched, fusion=fusion, data=run.data
-            )
-    return [
-        {"value": r.value, "place": ", ".join(filter(None, (r.place, r.framework)))}
-        for r in sorted(found, key=lambda r: r.place, reverse=True)
-        if r.metric in ("error", "top1-error")
-    ]
 
 
 def labels(runs: Sequence[Run]) -> list[str]:

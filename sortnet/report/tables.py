@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from sortnet.experiments import results
-from sortnet.experiments.statistics import Summary, paired, summary
+from sortnet.experiments.statistics import Comparison, Summary, adjust, compare, summary
 
 Cell = Mapping[str, Any]
 DASH = "\N{EN DASH}"
@@ -93,32 +93,40 @@ def _printed(cell: Cell) -> str:
     return "" if cell["paper"] is None else f"{cell['paper']:.2f}"
 
 
-COMPARED = ["on the same seeds", "", "difference [95 %]", "p", "seeds", "paper"]
+COMPARED = ["on the same seeds", "", "difference [95 %]", "p", "p, corrected", "seeds", "paper"]
 
 
 def comparisons(stored: results.Stored) -> list[list[str]]:
-    """Each row that has a baseline, less that baseline, seed by seed."""
+    """Each row that has a baseline, less that baseline, where they have two seeds in common."""
     cells = {(cell["row"], cell["column"]): cell for cell in stored["cells"]}
-    lines = []
-    for cell in stored["cells"]:
-        base = cells.get((cell["baseline"], cell["column"]))
-        if base is None:
-            continue
-        found = paired(results.values(stored, cell), results.values(stored, base))
-        if found is None:
-            continue
-        known = cell["paper"] is not None and base["paper"] is not None
-        lines.append(
-            [
-                f"{cell['row']} \N{MINUS SIGN} {base['row']}",
-                cell["column"],
-                f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}]",
-                f"{found.p:.2g}",
-                str(found.pairs),
-                f"{cell['paper'] - base['paper']:+.2f}" if known else "",
-            ]
-        )
-    return lines
+    pairs = [
+        (cell, base)
+        for cell in stored["cells"]
+        if (base := cells.get((cell["baseline"], cell["column"]))) is not None
+    ]
+    found = adjust(
+        compare(results.values(stored, cell), results.values(stored, base)) for cell, base in pairs
+    )
+    return [
+        _compared(cell, base, each)
+        for (cell, base), each in zip(pairs, found, strict=True)
+        if each is not None and each.pairs > 1
+    ]
+
+
+def _compared(cell: Cell, base: Cell, found: Comparison) -> list[str]:
+    difference = f"{found.mean:+.2f}"
+    if found.low is not None:
+        difference += f" [{found.low:+.2f}, {found.high:+.2f}]"
+    known = cell["paper"] is not None and base["paper"] is not None
+    return [
+        f"{cell['row']} \N{MINUS SIGN} {base['row']}",
+        cell["column"],
+        difference,
+        *("" if p is None else f"{p:.2g}" for p in (found.p, found.adjusted_p)),
+        str(found.pairs),
+        f"{cell['paper'] - base['paper']:+.2f}" if known else "",
+    ]
 
 
 def remarks(stored: results.Stored) -> list[str]:
@@ -126,7 +134,9 @@ def remarks(stored: results.Stored) -> list[str]:
     groups: dict[str, list[Cell]] = {}
     for cell in stored["cells"]:
         groups.setdefault(", ".join(cell["changed"]) or "as in the paper", []).append(cell)
-    lines = [f"Size {stored['size']}: {stored['about']}."]
+    precision = stored.get("precision", "float32")
+    size = stored["size"] if precision == "float32" else f"{stored['size']}, {precision}"
+    lines = [f"Size {size}: {stored['about']}."]
     lines += [f"- {_names(stored, cells)}: {text}." for text, cells in groups.items()]
     carried = dict.fromkeys(
         e["transfer"]["data"] for e in stored["runs"].values() if e["transfer"]
@@ -139,9 +149,19 @@ def remarks(stored: results.Stored) -> list[str]:
     if seeds:
         few, most = min(seeds), max(seeds)
         lines.append(f"- Seeds in a cell: {few if few == most else f'{few} to {most}'}.")
+    if tested := sum(row[COMPARED.index("p")] != "" for row in comparisons(stored)):
+        lines.append(f"- {_how_compared(tested)}")
     if any(DASH in row for row in table(stored)[1]):
         lines.append(f"- {DASH}: did not converge: at chance in the end, or not finite.")
     return lines
+
+
+def _how_compared(tested: int) -> str:
+    """What the columns of `COMPARED` are."""
+    text = "Differences: paired t-test over seeds; each interval is for one comparison alone"
+    if tested > 1:
+        text += f". p, corrected: by Holm's method, for the {tested} comparisons of this table"
+    return f"{text}. Fewer than three seeds decide nothing."
 
 
 def _names(stored: results.Stored, cells: list[Cell]) -> str:

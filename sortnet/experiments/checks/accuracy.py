@@ -15,9 +15,10 @@ from sortnet.experiments.checks.finding import (
     Finding,
     judged,
     missing,
+    source,
 )
 from sortnet.experiments.results import Stored
-from sortnet.experiments.statistics import paired
+from sortnet.experiments.statistics import FEWEST, compare
 from sortnet.experiments.tables import EXPERIMENTS
 from sortnet.measure import parameters
 from sortnet.networks import build
@@ -56,19 +57,15 @@ class Table:
         if self.stored is None:
             return f"{self.name}: none"
         changed = dict.fromkeys(text for cell in self.stored["cells"] for text in cell["changed"])
-        return (
-            f"{self.name}, size {self.stored['size']}: {', '.join(changed) or 'as in the paper'}"
-        )
+        return f"{source(self.stored)}: {', '.join(changed) or 'as in the paper'}"
 
 
 def compared(name: str, mine: Values, other: Values, expected: int = -1) -> Compared:
-    """Two things by seed; with a single common seed there is just a difference."""
+    """Compare two configurations by seed."""
     both = [(a, other[seed]) for seed, a in mine.items() if seed in other]
-    differences = [a - b for a, b in both if a is not None and b is not None]
-    single = differences[0] if len(differences) == 1 else None
     failed = sum(a is None and b is not None for a, b in both)
     alone = sum(a is not None and b is None for a, b in both)
-    return Compared(name, paired(mine, other), single, expected, failed, alone)
+    return Compared(name, compare(mine, other), expected, failed, alone)
 
 
 def _with_baseline(name: str) -> list[tuple[str, str, str]]:
@@ -102,17 +99,18 @@ def _rows(context: Context, pairs: Sequence[tuple[str, str]]) -> Finding:
 def product_alone(context: Context) -> Finding:
     """In which networks most runs with the second-order term alone did not converge."""
     table = Table.of(context, "table1")
-    found, failing = [], []
+    found, failing, counts = [], [], []
     for column in ("BigNet*", "ResNet-20"):
         values = list(table.values("product", column).values())
         if values:
             bad = sum(value is None for value in values)
             failing.append(2 * bad >= len(values))
+            counts.append(len(values))
             found.append(f"{column}: {bad} of {len(values)} runs did not converge")
     if not found:
         return missing(table.name)
     figures = f"{'; '.join(found)} ({table.note})"
-    if len(found) < 2 or len(set(failing)) > 1:
+    if len(found) < 2 or min(counts) < FEWEST or len(set(failing)) > 1:
         return Finding(OPEN, figures)
     return Finding(HOLDS if all(failing) else FAILS, figures)
 

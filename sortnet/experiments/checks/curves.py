@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sortnet.experiments.checks.accuracy import Values, compared
-from sortnet.experiments.checks.finding import Check, Compared, Context, Finding, judged
+from sortnet.experiments.checks.finding import Check, Compared, Context, Finding, judged, source
 from sortnet.experiments.results import Stored
 
 Entry = Mapping[str, Any]
@@ -33,30 +33,34 @@ class Pair:
 
 
 def pairs(context: Context, networks: Sequence[str], data: Sequence[str]) -> list[Pair]:
-    """The runs of each network and data set, out of whichever experiment has them."""
+    """The runs of each network and data set, out of the first experiment that has both.
+
+    Both are of one experiment, and so of one size and precision.
+    """
     known = [stored for name in SOURCES if (stored := context.best(name)) is not None]
-    return [
-        Pair(
-            f"{network}, {column}", *(_runs(known, network + end, column) for end in ("", "-SORT"))
-        )
-        for network in networks
-        for column in data
-    ]
+    return [_pair(known, network, column) for network in networks for column in data]
 
 
-def _runs(known: Iterable[Stored], row: str, column: str) -> dict[int, Entry]:
+def _pair(known: Iterable[Stored], network: str, column: str) -> Pair:
+    name = f"{network}, {column}"
     for stored in known:
-        for cell in stored["cells"]:
-            if (cell["row"], cell["column"], cell["metric"]) == (row, column, "error"):
-                named = {int(seed): stored["runs"].get(key) for seed, key in cell["runs"].items()}
-                if found := {seed: entry for seed, entry in named.items() if entry}:
-                    return found
+        plain, second = (_runs(stored, network + end, column) for end in ("", "-SORT"))
+        if plain and second:
+            return Pair(name, plain, second)
+    return Pair(name, {}, {})
+
+
+def _runs(stored: Stored, row: str, column: str) -> dict[int, Entry]:
+    for cell in stored["cells"]:
+        if (cell["row"], cell["column"], cell["metric"]) == (row, column, "error"):
+            named = {int(seed): stored["runs"].get(key) for seed, key in cell["runs"].items()}
+            return {seed: entry for seed, entry in named.items() if entry}
     return {}
 
 
 def _note(context: Context) -> str:
     known = [stored for name in SOURCES if (stored := context.best(name)) is not None]
-    return "; ".join(f"{stored['experiment']}, size {stored['size']}" for stored in known)
+    return "; ".join(map(source, known))
 
 
 def _section(entry: Entry, index: int) -> tuple[int, int]:

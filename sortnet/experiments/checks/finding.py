@@ -1,12 +1,12 @@
 """What a check is given, and what it gives."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sortnet.experiments.results import Stored
 from sortnet.experiments.sizes import SIZES
-from sortnet.experiments.statistics import Paired
+from sortnet.experiments.statistics import Comparison, adjust
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not decided"
 
@@ -57,6 +57,13 @@ class Context:
         return max(known, key=rank, default=None)
 
 
+def source(stored: Stored) -> str:
+    """Which results these are: experiment, size, and the precision if it is not float32."""
+    precision = stored.get("precision", "float32")
+    text = f"{stored['experiment']}, size {stored['size']}"
+    return text if precision == "float32" else f"{text}, {precision}"
+
+
 Check = Callable[[Context], Finding]
 
 
@@ -66,16 +73,14 @@ class Compared:
 
     Attributes:
         name: What is compared.
-        difference: Over the seeds; none if there are not two of them.
-        single: The difference of a single seed; none if there is none.
+        difference: Over the seeds that both have; None if they have none in common.
         expected: The sign that the claim says: -1 or 1.
         failed: On how many seeds it did not converge, but its baseline did.
         alone: On how many it did, and its baseline did not.
     """
 
     name: str
-    difference: Paired | None
-    single: float | None = None
+    difference: Comparison | None
     expected: int = -1
     failed: int = 0
     alone: int = 0
@@ -83,12 +88,11 @@ class Compared:
     @property
     def run(self) -> bool:
         """Whether there is anything to compare."""
-        figures = self.difference is not None or self.single is not None
-        return figures or self.failed + self.alone > 0
+        return self.difference is not None or self.failed + self.alone > 0
 
     @property
     def agrees(self) -> bool:
-        """Whether it is as claimed, beyond chance, and converged wherever its baseline did."""
+        """Whether it is as claimed by more than chance, and converged where its baseline did."""
         found = self.difference
         if found is None or self.failed:
             return False
@@ -96,7 +100,7 @@ class Compared:
 
     @property
     def contradicts(self) -> bool:
-        """Whether it is the other way round, beyond chance."""
+        """Whether it is the other way round by more than chance."""
         found = self.difference
         return found is not None and (found.higher if self.expected < 0 else found.lower)
 
@@ -104,8 +108,6 @@ class Compared:
         text = self.name
         if self.difference is not None:
             text += f" {self.difference}"
-        elif self.single is not None:
-            text += f" {self.single:+.2f} (one seed)"
         if self.failed:
             text += f", did not converge on {_seeds(self.failed)}"
         if self.alone:
@@ -118,7 +120,10 @@ def _seeds(count: int) -> str:
 
 
 def judged(compared: Iterable[Compared], note: str, *experiments: str) -> Finding:
-    """A claim about all of several comparisons: each must be as claimed beyond chance.
+    """A claim about all of several comparisons.
+
+    It holds if each of them is as claimed by more than chance, and does not hold if any is the
+    other way round by more than chance. The p-values are corrected for each other.
 
     Arguments:
         compared: Also those for which there are no results yet.
@@ -126,6 +131,8 @@ def judged(compared: Iterable[Compared], note: str, *experiments: str) -> Findin
         experiments: Those that would give figures where there are none.
     """
     every = list(compared)
+    adjusted = adjust(one.difference for one in every)
+    every = [replace(one, difference=each) for one, each in zip(every, adjusted, strict=True)]
     there = [one for one in every if one.run]
     if not there:
         return missing(*experiments)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sortnet import data
 from sortnet.experiments.checks.finding import Check, Compared, Context, Finding, judged
-from sortnet.experiments.statistics import paired
+from sortnet.experiments.statistics import compare
 from sortnet.fusion import kernels
 from sortnet.measure.gradients import gradient_correlation, rounding_error
 from sortnet.networks import build, display
@@ -75,7 +75,7 @@ def shattered(context: Context) -> Finding:
     compared, levels = [], []
     for network in DEPTHS:
         second, plain = by_name[network, "sort"].mean, by_name[network, "sum"].mean
-        compared.append(Compared(display(network), paired(second, plain), expected=1))
+        compared.append(Compared(display(network), compare(second, plain), expected=1))
         levels.append("/".join(f"{_mean(mean):.2f}" for mean in (plain, second)))
     note = f"means with sum/SORT {', '.join(levels)}, at first weights, on digits"
     return judged(compared, note)
@@ -101,7 +101,7 @@ def steadier(context: Context) -> Finding:
                     error = torch.tensor(rounding_error(made, images, labels))
                 by_seed[seed] = float(error.log10())
         title = display(network, branched=bool(options))
-        compared.append(Compared(title, paired(errors["sort"], errors["sum"])))
+        compared.append(Compared(title, compare(errors["sort"], errors["sum"])))
     return judged(compared, "log10 of the relative error in float32, at first weights, on digits")
 
 
