@@ -8,7 +8,17 @@ from typing import Any
 from sortnet import files
 from sortnet.experiments import results
 from sortnet.experiments.sizes import size
-from sortnet.report import any_model, card, cost, figures, learning, scale, tables, verdicts
+from sortnet.report import (
+    any_model,
+    card,
+    correctness,
+    cost,
+    figures,
+    learning,
+    scale,
+    tables,
+    verdicts,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
@@ -26,6 +36,7 @@ PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "styles": ("docs/results.md", "styles", tables.so_far),
     "depth": ("docs/results.md", "depth", tables.so_far),
     "roots": ("docs/results.md", "roots", tables.so_far),
+    "correctness": ("docs/correctness.md", "correctness.json", correctness.markdown),
     "claims": ("docs/claims.md", "claims.json", verdicts.markdown),
     "rates": ("docs/deviations.md", "rates", tables.markdown),
 }
