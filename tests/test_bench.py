@@ -25,7 +25,7 @@ def test_bench_writes_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixtur
     result = json.loads(written.read_text())
     steps = {m["against"]: m for m in result["measurements"] if m["what"] == "step"}
     assert set(steps) == {"SORT", "naive"}
-    assert steps["SORT"]["saved"][0] > steps["SORT"]["saved"][1] > 1e6
+    assert steps["SORT"]["saved"][0] >= steps["SORT"]["saved"][1] > 1e6
     assert 0 < steps["SORT"]["arithmetic"] < 2
     assert f"{steps['SORT']['time']['median']:.3f}" in capsys.readouterr().out
     assert result["machine"]["torch"] == torch.__version__

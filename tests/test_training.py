@@ -271,3 +271,19 @@ def test_bfloat16_trains_resumes_exactly_and_is_no_other_precision(tmp_path: Pat
     (part / "result.json").unlink()
     with pytest.raises(ValueError, match="its precision is bfloat16, not float32"):
         execute._same(replace(run, precision="float32"), part)
+
+
+def test_a_compiled_network_trains_as_one_that_is_not(tmp_path: Path) -> None:
+    """The trainer's own path: channels last, Inductor, SORT in residual blocks."""
+    recipe = Recipe("two", (Section(0.01, 2),), batch=8)
+    states = []
+    for compile in ("off", "on"):
+        torch._dynamo.reset()
+        dataset = data.load("digits")
+        network = fresh(Run("resnet20", recipe, "sort"), dataset)
+        habits = Habits(compile=compile)
+        one = Trainer(network, dataset, recipe, seed=0, directory=tmp_path, habits=habits)
+        for batch in one._stream():
+            one.step(batch)
+        states.append({k: v.clone() for k, v in one.network.state_dict().items()})
+    torch.testing.assert_close(states[0], states[1], rtol=1e-3, atol=1e-4)

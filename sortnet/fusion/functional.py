@@ -35,6 +35,7 @@ def sort(a: Tensor, b: Tensor, term: str = "prod", eps: float = EPS) -> Tensor:
         eps: The number under the root that keeps its gradient finite.
 
     Example:
+        >>> import torch
         >>> a, b = torch.tensor([1.0, 2.0]), torch.tensor([3.0, 0.0])
         >>> sort(a, b)
         tensor([7., 2.])
@@ -59,6 +60,7 @@ def fuse(
         gate: Weights of the second-order terms, one for each channel (the second dimension).
 
     Example:
+        >>> import torch
         >>> fuse(torch.tensor([1.0]), torch.tensor([3.0]), ("max", "prod"))
         tensor([6.])
     """
