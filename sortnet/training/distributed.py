@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
+
+from sortnet.training.devices import resolve_device
 
 PATIENCE = timedelta(minutes=4)
 """How long processes wait for each other before they fail, and torchrun starts them again."""
@@ -24,10 +26,12 @@ class World:
     Attributes:
         rank: Which of them this is; 0 is the one that writes.
         size: How many there are.
+        device: This process's device, on which every collective takes place.
     """
 
     rank: int = 0
     size: int = 1
+    device: torch.device = field(default=torch.device("cpu"))
 
     @property
     def writes(self) -> bool:
@@ -76,22 +80,45 @@ class World:
 
 
 @contextmanager
-def joined() -> Iterator[World]:
-    """Join the processes that torchrun started; alone without it."""
+def joined(device: str = "auto") -> Iterator[World]:
+    """Join the processes that torchrun started; alone without it.
+
+    Arguments:
+        device: The kind of device, as `resolve_device` takes it; each process gets one of its own.
+    """
+    chosen = resolve_device(device)
     if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
-        yield World()
+        yield World(device=chosen)
         return
-    gpu = torch.cuda.is_available()
-    if gpu:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    if chosen.type != "cpu":
+        chosen = _claim(chosen.type, int(os.environ.get("LOCAL_RANK", "0")))
     # Processes that torchrun starts again meet at the same store as the first ones did; under a
     # name of their own they do not read the addresses of processes that are gone.
     store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
     life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = PrefixStore(f"life{life}", store)
-    backend = "nccl" if gpu else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    backend = dist.get_default_backend_for_device(chosen)
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=rank,
+        world_size=size,
+        timeout=PATIENCE,
+        device_id=None if backend == "gloo" else chosen,  # where barriers take place
+    )
     try:
-        yield World(dist.get_rank(), dist.get_world_size())
+        yield World(rank, size, chosen)
     finally:
         dist.destroy_process_group()
+
+
+def _claim(kind: str, index: int) -> torch.device:
+    """Make a device the current one of this process."""
+    count = torch.accelerator.device_count()
+    if index >= count:
+        raise ValueError(
+            f"process {index} on this machine has no device of its own: there are {count} {kind}"
+            " devices; give torchrun as many processes"
+        )
+    torch.accelerator.set_device_index(index)
+    return torch.device(kind, index)

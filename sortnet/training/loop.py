@@ -24,6 +24,7 @@ from sortnet.data import Augmentation, Batch, Dataset, Split
 from sortnet.data.seeds import chance
 from sortnet.recipes import Recipe
 from sortnet.training import checkpoint
+from sortnet.training.devices import resolve_device
 from sortnet.training.distributed import World
 from sortnet.training.faults import Diverged, Interrupted, first_bad_module, signals
 from sortnet.training.machine import Machine
@@ -52,6 +53,7 @@ class Habits:
             stop it.
         anyway: Whether to resume a run where threads, versions, processes or data have changed.
         compile: ``on``, ``off`` or ``auto``.
+        device: The kind of device, one of `sortnet.training.DEVICES`.
     """
 
     save_every: int | None = None
@@ -59,6 +61,7 @@ class Habits:
     rollback: bool = False
     anyway: bool = False
     compile: str = "auto"
+    device: str = "auto"
 
 
 @dataclass
@@ -87,7 +90,7 @@ class Trainer:
         title: What watchers call it.
         precision: What convolutions compute in; `sortnet.training.machine` has the choice.
         habits: How the run is kept.
-        world: The processes that train together.
+        world: The processes that train together, and the device of this one.
         watchers: Who is told.
     """
 
@@ -107,9 +110,12 @@ class Trainer:
         watchers: Sequence[Watcher] = (),
     ) -> None:
         self.dataset, self.recipe, self.seed, self.directory = dataset, recipe, seed, directory
-        self.habits, self.world = habits or Habits(), world or World()
+        self.habits = habits or Habits()
+        self.world = world or World(device=resolve_device(self.habits.device))
         self.watchers = watchers if self.world.writes else ()
-        self.machine = Machine.here(self.habits.compile, recipe.steps, precision)
+        self.machine = Machine.here(
+            self.habits.compile, recipe.steps, precision, self.world.device
+        )
         self.network = self.machine.place(network)
         self.called = self.machine.ready(self.world.join(self.network))
         self.optimizer = self._sgd()
