@@ -21,7 +21,7 @@ def test_every_network_of_the_paper_is_measured() -> None:
 
 def test_bench_writes_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written, drawn = tmp_path / "new" / "cost.json", tmp_path / "cost.png"
-    flags = ["--rounds", "2", "--no-parts", "--against", "naive"]
+    flags = ["--rounds", "2", "--no-parts", "--against", "naive", "--precision", "float32"]
     assert main(["bench", "lenet", *flags, "--json", str(written), "--figure", str(drawn)]) == 0
     result = json.loads(written.read_text())
     steps = {m["against"]: m for m in result["measurements"] if m["what"] == "step"}
