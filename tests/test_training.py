@@ -18,7 +18,7 @@ from sortnet import data, runs
 from sortnet.data import Batch
 from sortnet.recipes import Recipe, Section
 from sortnet.runs import Run, execute, fresh, train
-from sortnet.training import Diverged, Habits, Trainer, Watcher, World, joined
+from sortnet.training import Diverged, Habits, Trainer, Watcher, checkpoint, joined
 from sortnet.training.faults import first_bad_module
 
 RECIPE = Recipe("short", (Section(0.05, 6), Section(0.005, 4)), batch=16, nesterov=True)
@@ -99,9 +99,7 @@ def _take_a_step(rank: int, port: int, directory: Path) -> None:
         ours.step(Batch(batch.images.double(), batch.labels))
         if rank == 0:
             directory.mkdir()
-            ours.save()
-        else:
-            ours.world.gather([0.0] * 4)
+        ours.save()
 
 
 def test_two_processes_take_the_step_of_one(tmp_path: Path) -> None:
@@ -120,8 +118,6 @@ def test_two_processes_take_the_step_of_one(tmp_path: Path) -> None:
     for process in processes:
         process.join()
         assert process.exitcode == 0
-    from sortnet.training import checkpoint
-
     found, _ = checkpoint.latest(tmp_path / "two" / "checkpoints")
     assert found is not None
     for name, ours in found.tensors("model").items():
@@ -251,9 +247,17 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path: Path) -> None:
     assert "damaged" in [event["event"] for event in runs.events(tmp_path)]
 
 
-def test_world_of_one_needs_nobody() -> None:
-    assert World().any(True, False) == (True, False)
-    assert World().gather([1.0]) == [[1.0]]
+def test_an_older_checkpoint_has_sums_of_each_process(tmp_path: Path) -> None:
+    ours = trainer(tmp_path)
+    ours.step(next(ours._stream()))
+    ours.save()
+    found, _ = checkpoint.latest(ours.checkpoints)
+    assert found is not None
+    ours.restore(found)
+    assert ours.state.sums == found.state["sums"]
+    sums = [[1.0, 2.0, 3.0, 16.0], [4.0, 5.0, 6.0, 16.0]]
+    ours.restore(replace(found, state={**found.state, "sums": sums}))
+    assert ours.state.sums == [5.0, 7.0, 9.0, 32.0]
 
 
 def test_bfloat16_trains_resumes_exactly_and_is_no_other_precision(tmp_path: Path) -> None:

@@ -39,33 +39,24 @@ class World:
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """Add up a tensor over all processes, in place."""
+        """Add up a tensor over all processes, in place; it must be on `device`."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
 
-    def any(self, *flags: bool) -> tuple[bool, ...]:
-        """For each flag whether any process has raised it: what all of them then act on."""
-        if self.size == 1:
-            return flags
-        raised = torch.tensor(flags, dtype=torch.int32, device=self._device())
-        return tuple(bool(count) for count in self.sum(raised).tolist())
-
-    def gather(self, values: list[float]) -> list[list[float]]:
-        """Every process's values, by rank."""
-        table = torch.zeros(self.size, len(values), dtype=torch.float64, device=self._device())
-        table[self.rank] = torch.tensor(values, dtype=torch.float64)
-        gathered: list[list[float]] = self.sum(table).tolist()
-        return gathered
-
     def share(self, network: nn.Module) -> None:
         """Give every process the first one's buffers: batch normalisation's averages."""
-        if self.size > 1:
-            for buffer in network.buffers():
-                dist.broadcast(buffer, 0)
-
-    def _device(self) -> str:
-        return "cuda" if self.size > 1 and dist.get_backend() == "nccl" else "cpu"
+        if self.size == 1:
+            return
+        by_dtype: dict[torch.dtype, list[Tensor]] = {}
+        for buffer in network.buffers():
+            by_dtype.setdefault(buffer.dtype, []).append(buffer)
+        for buffers in by_dtype.values():
+            flat = torch.cat([buffer.flatten() for buffer in buffers])
+            dist.broadcast(flat, 0)
+            parts = torch.split(flat, [buffer.numel() for buffer in buffers])
+            for buffer, part in zip(buffers, parts, strict=True):
+                buffer.copy_(part.view_as(buffer))
 
     def wait(self) -> None:
         """Wait until all processes are here."""
@@ -76,7 +67,12 @@ class World:
         """The network with gradients that are averaged over all processes."""
         if self.size == 1:
             return network
-        return DistributedDataParallel(network)
+        parallel = DistributedDataParallel(network)
+        # By default buffers are broadcast in every step. Training does not read batch
+        # normalisation's averages, and `share` is called before evaluation and saving, which do.
+        # An attribute, because the argument has another name in newer versions of PyTorch.
+        parallel.broadcast_buffers = False
+        return parallel
 
 
 @contextmanager
