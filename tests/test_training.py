@@ -210,8 +210,41 @@ def test_bad_gradients_are_found_where_the_backward_pass_meets_them() -> None:
     for p in network.parameters():
         p.grad = torch.zeros_like(p)
     network.get_parameter("1.weight").grad = torch.full((4, 4), float("nan"))
-    assert first_bad_module(network, images, labels) == "the gradient of 1.weight"
-    assert first_bad_module(network, images * float("nan"), labels) == "the images"
+
+    def loss() -> torch.Tensor:
+        return nn.functional.cross_entropy(network(images), labels)
+
+    assert first_bad_module(network, images, loss) == "the gradient of 1.weight"
+    assert first_bad_module(network, images * float("nan"), loss) == "the images"
+
+
+def first_fault(directory: Path, logit: float, **more: Any) -> str | None:  # noqa: ANN401
+    """What is named if one image's first logit is this, before dropout."""
+    dataset = data.load("digits")
+    network = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3072, 10), nn.Dropout())
+    network.get_parameter("2.weight").data.zero_()
+    network.get_parameter("2.bias").data.zero_()[0] = logit
+    recipe = replace(RECIPE, batch=1)
+    ours = Trainer(network, dataset, recipe, directory=directory, **more)
+    ours.called.train()
+    try:
+        ours.step(next(ours._stream()))
+    except Diverged as error:
+        return error.where
+    finally:
+        assert network.get_buffer("0.num_batches_tracked") == 1
+    return None
+
+
+def test_a_fault_of_one_dropout_mask_is_found_where_it_was(tmp_path: Path) -> None:
+    """What dropout keeps is doubled, and 2e38 doubled is Inf: in about half of all steps."""
+    found = [first_fault(tmp_path, 2e38, seed=seed) for seed in range(12)]
+    assert set(found) == {None, "the response of 3"}
+
+
+def test_a_fault_of_autocast_is_found_where_it_was(tmp_path: Path) -> None:
+    """3.4e38 is a number in float32, and Inf in bfloat16."""
+    assert first_fault(tmp_path, 3.4e38, seed=0, precision="bfloat16") == "the response of 2"
 
 
 @pytest.mark.parametrize("field", ["threads", "torch", "processes", "data"])

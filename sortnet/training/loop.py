@@ -202,14 +202,8 @@ class Trainer:
             Whether any process was asked to stop, and whether any is late for a checkpoint.
         """
         step, recipe = self.state.step, self.recipe
-        torch.manual_seed(
-            chance(self.seed, self.state.rollbacks, step, self.world.rank)
-        )  # dropout
         images, labels = self.machine.images(batch.images), self.machine.labels(batch.labels)
-        with self.machine.autocast():
-            logits = self.called(images)
-        half = self.machine.precision != "float32"
-        loss = F.cross_entropy(logits.float() if half else logits, labels)
+        logits, loss = self._forward(self.called, images, labels)
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
@@ -218,7 +212,8 @@ class Trainer:
         figures = [loss.detach(), wrong, norm]
         *values, stops, lates = self._agree(figures, [bool(self.asked_to_stop), late])
         if not all(map(math.isfinite, values)):
-            raise Diverged(step, first_bad_module(self.network, images, labels))
+            again = lambda: self._forward(self.network, images, labels)[1]  # noqa: E731
+            raise Diverged(step, first_bad_module(self.network, images, again))
         rate = recipe.rate(step) * 0.5**self.state.rollbacks
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -230,6 +225,17 @@ class Trainer:
         self.state.sums = [a + b for a, b in zip(self.state.sums, new, strict=True)]
         self.state.step += 1
         return stops > 0, lates > 0
+
+    def _forward(
+        self, network: nn.Module, images: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Logits and loss of this step, with its own dropout masks and precision."""
+        state = self.state
+        torch.manual_seed(chance(self.seed, state.rollbacks, state.step, self.world.rank))
+        with self.machine.autocast():
+            logits = network(images)
+        half = self.machine.precision != "float32"
+        return logits, F.cross_entropy(logits.float() if half else logits, labels)
 
     def _agree(self, figures: Sequence[Tensor], flags: Sequence[bool]) -> list[float]:
         """Add up figures and flags over all processes; what is not finite in one is so in all.
