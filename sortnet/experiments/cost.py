@@ -32,7 +32,7 @@ from sortnet.measure import (
     work,
 )
 from sortnet.networks import build, display
-from sortnet.training import Machine, description
+from sortnet.training import Machine, description, resolve_device
 
 WARM_UP = 2
 
@@ -362,6 +362,7 @@ class Plan:
                 raise ValueError(f"no benchmark of {name!r}; there are {', '.join(CASES)}")
         if self.rounds < 1:
             raise ValueError(f"rounds is {self.rounds}, but must be 1 or more")
+        resolve_device(self.device)
 
     def tasks(
         self, machine: Machine, peak: Peak
