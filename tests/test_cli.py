@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -12,9 +13,10 @@ from PIL import Image
 import sortnet
 from sortnet import runs
 from sortnet.cli import COMMANDS, main
+from sortnet.cli.flags import Device
 from sortnet.experiments import cost, worker
 from sortnet.runs.execute import first_weights
-from sortnet.training import checkpoint
+from sortnet.training import DEVICES, checkpoint
 
 
 def run(*arguments: str, imports: bool = False) -> subprocess.CompletedProcess[str]:
@@ -166,6 +168,10 @@ def test_the_device_reaches_what_runs_a_network(
     job = {"run": runs.read(run).as_json(), "out": str(tmp_path / "sweep"), "root": "data"}
     worker.work({**job, "transfer": None, "device": "cpu"})
     assert len(runs.find(tmp_path / "sweep")) == 1
+
+
+def test_the_devices_of_the_flag_are_those_of_the_library() -> None:
+    assert get_args(Device) == DEVICES  # written twice: a flag must not import torch
 
 
 def test_unknown_flag_and_command_exit_with_2() -> None:
