@@ -2,6 +2,7 @@
 
 import json
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def test_every_network_of_the_paper_is_measured() -> None:
 
 def test_bench_writes_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     written, drawn = tmp_path / "new" / "cost.json", tmp_path / "cost.png"
-    flags = ["--rounds", "2", "--no-parts", "--against", "naive"]
+    flags = ["--rounds", "2", "--no-parts", "--against", "naive", "--precision", "float32"]
     assert main(["bench", "lenet", *flags, "--json", str(written), "--figure", str(drawn)]) == 0
     result = json.loads(written.read_text())
     steps = {m["against"]: m for m in result["measurements"] if m["what"] == "step"}
@@ -80,3 +81,24 @@ def test_the_machine_has_a_peak() -> None:
     peak = machine_peak(torch.device("cpu"), repeats=1)
     assert peak.multiply_adds > 1e8
     assert peak.bytes > 1e8
+
+
+def test_an_accelerator_is_waited_for_and_asked_for_its_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Through `torch.accelerator`, whatever kind it is; of a CPU's function it is not asked."""
+    calls: list[str] = []
+    values = {"is_available": True, "memory_allocated": 10, "max_memory_allocated": 35}
+
+    def answer(name: str, *_device: object) -> int | None:
+        calls.append(name)
+        return values.get(name)
+
+    for name in ("synchronize", "reset_peak_memory_stats", *values):
+        monkeypatch.setattr(torch.accelerator, name, partial(answer, name))
+    assert peak_bytes(lambda: calls.append("run"), "xpu") == 25
+    memory = ["reset_peak_memory_stats", "memory_allocated", "run", "max_memory_allocated"]
+    assert calls == memory
+    calls.clear()
+    side_by_side([lambda: calls.append("run")], 2)
+    assert calls == ["run", "is_available", "synchronize"] * 2

@@ -1,14 +1,22 @@
 """The command line as a user meets it."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
+import torch
+from PIL import Image
 
 import sortnet
+from sortnet import runs
 from sortnet.cli import COMMANDS, main
+from sortnet.cli.flags import Device
+from sortnet.experiments import cost, worker
 from sortnet.runs.execute import first_weights
+from sortnet.training import DEVICES, checkpoint
 
 
 def run(*arguments: str, imports: bool = False) -> subprocess.CompletedProcess[str]:
@@ -64,9 +72,17 @@ def test_flags_are_those_we_mean() -> None:
     network = "fusion classes branched norm style width gate head size"
     assert flags("info") == set(network.split())
     schedule = "recipe scale rate batch decay warm-up clip precision"
-    keeping = "out root save-every keep on-nonfinite anyway compile threads tensorboard"
+    keeping = "out root save-every keep on-nonfinite anyway compile device threads tensorboard"
     of_train = "data seed validation evaluations preprocess init freeze name"
     assert flags("train") == set(f"{network} {schedule} {keeping} {of_train}".split())
+    assert flags("eval") == {"data", "root", "split", "device"}
+    assert flags("predict") == {"top", "device"}
+    of_transfer = "data layer root per-class splits probe device"
+    assert flags("transfer") == set(of_transfer.split())
+    of_bench = "rounds compiled against no-parts json figure precision device"
+    assert flags("bench") == set(of_bench.split())
+    of_reproduce = "size seeds data out processes only shard print-commands results"
+    assert flags("reproduce") == set(f"{of_reproduce} precision device".split())
 
 
 @pytest.mark.parametrize(
@@ -88,6 +104,74 @@ def test_mistakes_are_one_line(
     assert captured.err.startswith("sortnet: ")
     assert says in captured.err
     assert captured.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "train lenet",
+        "train lenet --precision float32",
+        "eval",
+        "predict a.png",
+        "transfer runs",
+        "bench",
+        "bench --precision float32",
+        "reproduce table1",
+        "reproduce table1 --precision float32",
+        "reproduce cost",
+    ],
+)
+def test_a_device_that_is_not_there_is_a_mistake(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda check_available=False: None
+    )
+    assert main([*command.split(), "--device", "xpu"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err == "sortnet: no device 'xpu' here; there are auto, cpu\n"
+
+
+def test_the_device_reaches_what_runs_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """PyTorch reports an accelerator that is not there: whatever used it would fail."""
+    accelerator = torch.device("xpu")
+    monkeypatch.setattr(
+        torch.accelerator, "current_accelerator", lambda check_available=False: accelerator
+    )
+    monkeypatch.setattr(torch.xpu, "get_device_name", lambda: "of air")
+    image = tmp_path / "image.png"
+    Image.new("RGB", (32, 32)).save(image)
+    out, cpu = ["--out", str(tmp_path)], ["--device", "cpu"]
+    short = ["--scale", "0.0001", "--batch", "4", "--precision", "float32"]
+    assert main(["train", "lenet", *short, *out, *cpu]) == 0
+    (run,) = runs.find(tmp_path)
+    assert json.loads((run / "run.json").read_text())["machine"]["gpu"] == "of air"
+    newest, _ = checkpoint.latest(run / "checkpoints")
+    assert newest is not None
+    assert newest.environment["device"] == "cpu"
+    assert main(["eval", str(run), *cpu]) == 0
+    assert main(["predict", str(run), str(image), *cpu]) == 0
+    assert main(["transfer", str(run), "--data", "digits", "--probe", *cpu]) == 0
+    figures = tmp_path / "cost.json"
+    monkeypatch.setattr(cost.Plan, "tasks", lambda *_: {"the machine's peak alone": list})
+    assert main(["bench", "lenet", "--json", str(figures), *cpu]) == 0
+    assert json.loads(figures.read_text())["plan"]["device"] == "cpu"
+    capsys.readouterr()
+    with pytest.raises((RuntimeError, AssertionError), match=r"(?i)xpu"):
+        main(["eval", str(run)])
+    printed = ["--print-commands", "--size", "mini", *cpu]
+    assert main(["reproduce", "table1", *printed]) == 0
+    assert all(" --device cpu " in line for line in capsys.readouterr().out.splitlines())
+    job = {"run": runs.read(run).as_json(), "out": str(tmp_path / "sweep"), "root": "data"}
+    worker.work({**job, "transfer": None, "device": "cpu"})
+    assert len(runs.find(tmp_path / "sweep")) == 1
+
+
+def test_the_devices_of_the_flag_are_those_of_the_library() -> None:
+    assert get_args(Device) == DEVICES  # written twice: a flag must not import torch
 
 
 def test_unknown_flag_and_command_exit_with_2() -> None:

@@ -18,7 +18,7 @@ from sortnet import data, runs
 from sortnet.data import Batch
 from sortnet.recipes import Recipe, Section
 from sortnet.runs import Run, execute, fresh, train
-from sortnet.training import Diverged, Habits, Trainer, Watcher, World, joined
+from sortnet.training import Diverged, Habits, Trainer, Watcher, checkpoint, joined
 from sortnet.training.faults import first_bad_module
 
 RECIPE = Recipe("short", (Section(0.05, 6), Section(0.005, 4)), batch=16, nesterov=True)
@@ -99,9 +99,7 @@ def _take_a_step(rank: int, port: int, directory: Path) -> None:
         ours.step(Batch(batch.images.double(), batch.labels))
         if rank == 0:
             directory.mkdir()
-            ours.save()
-        else:
-            ours.world.gather([0.0] * 4)
+        ours.save()
 
 
 def test_two_processes_take_the_step_of_one(tmp_path: Path) -> None:
@@ -120,8 +118,6 @@ def test_two_processes_take_the_step_of_one(tmp_path: Path) -> None:
     for process in processes:
         process.join()
         assert process.exitcode == 0
-    from sortnet.training import checkpoint
-
     found, _ = checkpoint.latest(tmp_path / "two" / "checkpoints")
     assert found is not None
     for name, ours in found.tensors("model").items():
@@ -214,8 +210,41 @@ def test_bad_gradients_are_found_where_the_backward_pass_meets_them() -> None:
     for p in network.parameters():
         p.grad = torch.zeros_like(p)
     network.get_parameter("1.weight").grad = torch.full((4, 4), float("nan"))
-    assert first_bad_module(network, images, labels) == "the gradient of 1.weight"
-    assert first_bad_module(network, images * float("nan"), labels) == "the images"
+
+    def loss() -> torch.Tensor:
+        return nn.functional.cross_entropy(network(images), labels)
+
+    assert first_bad_module(network, images, loss) == "the gradient of 1.weight"
+    assert first_bad_module(network, images * float("nan"), loss) == "the images"
+
+
+def first_fault(directory: Path, logit: float, **more: Any) -> str | None:  # noqa: ANN401
+    """What is named if one image's first logit is this, before dropout."""
+    dataset = data.load("digits")
+    network = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3072, 10), nn.Dropout())
+    network.get_parameter("2.weight").data.zero_()
+    network.get_parameter("2.bias").data.zero_()[0] = logit
+    recipe = replace(RECIPE, batch=1)
+    ours = Trainer(network, dataset, recipe, directory=directory, **more)
+    ours.called.train()
+    try:
+        ours.step(next(ours._stream()))
+    except Diverged as error:
+        return error.where
+    finally:
+        assert network.get_buffer("0.num_batches_tracked") == 1
+    return None
+
+
+def test_a_fault_of_one_dropout_mask_is_found_where_it_was(tmp_path: Path) -> None:
+    """What dropout keeps is doubled, and 2e38 doubled is Inf: in about half of all steps."""
+    found = [first_fault(tmp_path, 2e38, seed=seed) for seed in range(12)]
+    assert set(found) == {None, "the response of 3"}
+
+
+def test_a_fault_of_autocast_is_found_where_it_was(tmp_path: Path) -> None:
+    """3.4e38 is a number in float32, and Inf in bfloat16."""
+    assert first_fault(tmp_path, 3.4e38, seed=0, precision="bfloat16") == "the response of 2"
 
 
 @pytest.mark.parametrize("field", ["threads", "torch", "processes", "data"])
@@ -251,9 +280,17 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path: Path) -> None:
     assert "damaged" in [event["event"] for event in runs.events(tmp_path)]
 
 
-def test_world_of_one_needs_nobody() -> None:
-    assert World().any(True, False) == (True, False)
-    assert World().gather([1.0]) == [[1.0]]
+def test_an_older_checkpoint_has_sums_of_each_process(tmp_path: Path) -> None:
+    ours = trainer(tmp_path)
+    ours.step(next(ours._stream()))
+    ours.save()
+    found, _ = checkpoint.latest(ours.checkpoints)
+    assert found is not None
+    ours.restore(found)
+    assert ours.state.sums == found.state["sums"]
+    sums = [[1.0, 2.0, 3.0, 16.0], [4.0, 5.0, 6.0, 16.0]]
+    ours.restore(replace(found, state={**found.state, "sums": sums}))
+    assert ours.state.sums == [5.0, 7.0, 9.0, 32.0]
 
 
 def test_bfloat16_trains_resumes_exactly_and_is_no_other_precision(tmp_path: Path) -> None:

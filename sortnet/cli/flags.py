@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 
 Precision = Literal["auto", "float32", "bfloat16"]
+Device = Literal["auto", "cpu", "cuda", "mps", "xpu"]
 
 
 @dataclass(frozen=True)
@@ -109,6 +110,8 @@ class Keeping:
     """Resume even where threads, versions, processes or data have changed."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the network; auto does so on a GPU where it pays."""
+    device: Device = "auto"
+    """Where to train; auto: the accelerator if there is one, else the CPU."""
     threads: int | None = None
     """How many cores to use; as many as there are without it."""
     tensorboard: bool = False

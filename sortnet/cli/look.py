@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from sortnet.cli.flags import Chosen, Precision, tune
+from sortnet.cli.flags import Chosen, Device, Precision, tune
 
 
 def list_() -> None:
@@ -90,6 +90,7 @@ def bench(
     json: Path | None = None,
     figure: Path | None = None,
     precision: Precision = "auto",
+    device: Device = "auto",
 ) -> None:
     """Measure what SORT costs beside the linear sum: time in turns, bytes kept, peak memory.
 
@@ -108,6 +109,7 @@ def bench(
         json: Where to write all figures.
         figure: Where to draw the networks' figures, as .svg and .png.
         precision: What convolutions compute in; auto: bfloat16 where the hardware has it.
+        device: What is measured; auto: the accelerator if there is one.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -124,7 +126,8 @@ def bench(
         compiled,
         against == "naive",
         parts,
-        resolve_precision(precision),
+        resolve_precision(precision, device),
+        device,
     )
     console = Console()
     with Progress(console=console, transient=True) as progress:

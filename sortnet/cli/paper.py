@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from sortnet.cli.flags import Directory, Precision, tune
+from sortnet.cli.flags import Device, Directory, Precision, tune
 
 Size = Literal["smoke", "mini", "paper"]
 SMOKE_COST = ("lenet", "resnet20")
@@ -27,6 +27,7 @@ def reproduce(
     print_commands: bool = False,
     results: Path | None = None,
     precision: Precision = "auto",
+    device: Device = "auto",
 ) -> None:
     """Train what a table or figure of the paper needs, and print it beside the paper's numbers.
 
@@ -51,6 +52,7 @@ def reproduce(
         results: A directory in which a JSON file of each run that has ended is kept; what is there
             already is not trained again.
         precision: What convolutions compute in; auto: bfloat16 where the hardware has it.
+        device: Where networks run; auto: the accelerator if there is one.
     """
     from rich.console import Console
     from rich.markdown import Markdown
@@ -70,9 +72,10 @@ def reproduce(
             parts=not brief,
             json=json,
             precision=precision,
+            device=device,
         )
         return
-    todo = sweep.plan(experiment, size, seeds, data, out, shard, results, only, precision)
+    todo = sweep.plan(experiment, size, seeds, data, out, shard, results, only, precision, device)
     if print_commands:
         print(sweep.commands(todo))
         return
@@ -168,6 +171,7 @@ def transfer(
     per_class: int = 60,
     splits: int = 10,
     probe: bool = False,
+    device: Device = "auto",
 ) -> None:
     """Carry a network's features over to other images (section 4.3 of the paper).
 
@@ -182,12 +186,15 @@ def transfer(
         per_class: Training images of each category.
         splits: How many times they are drawn.
         probe: Fit a linear probe on the data's own split instead.
+        device: Where the network runs; auto: the accelerator if there is one.
     """
     from rich.console import Console
     from rich.progress import Progress
 
     from sortnet import transfer as room
+    from sortnet.training import resolve_device
 
+    resolve_device(device)
     tune()
     with Progress(console=Console(file=sys.stderr), transient=True) as progress:
         bar = progress.add_task("", total=None)
@@ -197,10 +204,17 @@ def transfer(
 
         found: dict[str, room.Probe] | dict[str, room.Transfer]
         if probe:
-            found = room.probe(run, data, root, layer, show=show)
+            found = room.probe(run, data, root, layer, device=device, show=show)
         else:
             found = room.transfer(
-                run, data, root, layer, per_class=per_class, splits=splits, show=show
+                run,
+                data,
+                root,
+                layer,
+                per_class=per_class,
+                splits=splits,
+                device=device,
+                show=show,
             )
     for name, figures in found.items():
         print(f"{name}: {figures}")

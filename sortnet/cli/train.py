@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from sortnet.cli.flags import Chosen, Directory, Kept, Scheduled, tune
+from sortnet.cli.flags import Chosen, Device, Directory, Kept, Scheduled, tune
 
 if TYPE_CHECKING:
     from sortnet.training import Watcher
@@ -65,7 +65,7 @@ def train(
         preprocess,
         init,
         freeze,
-        resolve_precision(schedule.precision),
+        resolve_precision(schedule.precision, keeping.device),
         name,
     )
     habits = Habits(
@@ -74,6 +74,7 @@ def train(
         keeping.on_nonfinite == "rollback",
         keeping.anyway,
         keeping.compile,
+        keeping.device,
     )
     tune(keeping.threads)
     directory = keeping.out / run.id
@@ -108,6 +109,7 @@ def eval_(
     data: str | None = None,
     root: Path = Path("data"),
     split: Literal["test", "validation", "train"] = "test",
+    device: Device = "auto",
 ) -> None:
     """Measure the errors of a run's network.
 
@@ -120,11 +122,12 @@ def eval_(
         data: On other data with the same classes.
         root: The directory of all data sets.
         split: Which images.
+        device: Where the network runs; auto: the accelerator if there is one.
     """
     from sortnet import runs
 
     tune()
-    title, scores = runs.evaluate(run, root, data=data, split=split)
+    title, scores = runs.evaluate(run, root, data=data, split=split, device=device)
     print(
         f"{title}: {split} error {scores.error:.2f} %, top-5 {scores.error5:.2f} %,"
         f" loss {scores.loss:.4f}, {scores.images:,} images"
@@ -137,6 +140,7 @@ def predict(
     ],
     /,
     top: int = 3,
+    device: Device = "auto",
 ) -> None:
     """Say what is in some pictures, with probabilities.
 
@@ -147,10 +151,13 @@ def predict(
         images: Ordinary image files; before them, if it is not to be resnet20-sort-cifar10, a
             run's directory, one with a saved network, or a name out of `sortnet list`.
         top: How many classes to name for each.
+        device: Where the network runs; auto: the accelerator if there is one.
     """
     from sortnet import pretrained, runs
     from sortnet.data import read_image
+    from sortnet.training import resolve_device
 
+    chosen = resolve_device(device)
     run = Path(SHIPPED)
     if images and (images[0].is_dir() or str(images[0]) in pretrained.names()):
         run, *rest = images
@@ -159,7 +166,8 @@ def predict(
         raise ValueError("no image given; sortnet predict [RUN] IMAGE ...")
     pictures = [read_image(path) for path in images]
     network, config = runs.load(run)
-    for path, row in zip(images, pretrained.classify(network, config, pictures), strict=True):
+    rows = pretrained.classify(network.to(chosen), config, pictures)
+    for path, row in zip(images, rows, strict=True):
         values, indices = row.topk(min(top, len(config.classes)))
         named = [
             f"{config.classes[i]} {100 * p:.1f} %"

@@ -32,7 +32,7 @@ from sortnet.measure import (
     work,
 )
 from sortnet.networks import build, display
-from sortnet.training import Machine, description
+from sortnet.training import Machine, description, resolve_device
 
 WARM_UP = 2
 
@@ -327,7 +327,7 @@ def _memory(
         assert isinstance(c.model, nn.Module)
         with kernels.using(c.mode), machine.autocast():
             saved.append(saved_bytes(c.model, images))
-        peak.append(peak_bytes(partial(c.step, machine, images, labels)))
+        peak.append(peak_bytes(partial(c.step, machine, images, labels), machine.device))
     return (saved[0], saved[1]), (peak[0], peak[1])
 
 
@@ -345,6 +345,7 @@ class Plan:
         naive: Whether the plain formula is measured beside SORT.
         parts: Whether op, blocks and heads are measured, too.
         precision: What convolutions compute in.
+        device: The kind of device, one of `sortnet.training.DEVICES`.
     """
 
     networks: tuple[str, ...] = tuple(CASES)
@@ -353,6 +354,7 @@ class Plan:
     naive: bool = False
     parts: bool = True
     precision: str = "float32"
+    device: str = "auto"
 
     def __post_init__(self) -> None:
         for name in self.networks:
@@ -360,6 +362,7 @@ class Plan:
                 raise ValueError(f"no benchmark of {name!r}; there are {', '.join(CASES)}")
         if self.rounds < 1:
             raise ValueError(f"rounds is {self.rounds}, but must be 1 or more")
+        resolve_device(self.device)
 
     def tasks(
         self, machine: Machine, peak: Peak
@@ -389,7 +392,7 @@ def bench(plan: Plan, show: Callable[[str, int, int], None]) -> Iterator[dict[st
         plan: What to measure.
         show: Is told what comes next, how much is done, and of how much.
     """
-    machine = Machine.here(compile="off", precision=plan.precision)
+    machine = Machine.here(compile="off", precision=plan.precision, device=plan.device)
     peak = machine_peak(machine.device)
     started = time.time()
     found: list[Measurement] = []
@@ -402,7 +405,7 @@ def bench(plan: Plan, show: Callable[[str, int, int], None]) -> Iterator[dict[st
         result = {
             "machine": description(),
             "peak": asdict(peak),
-            "plan": asdict(plan),
+            "plan": asdict(plan) | {"device": machine.device.type},
             "seconds": round(time.time() - started),
             "measurements": [asdict(measurement) for measurement in found],
         }

@@ -100,15 +100,15 @@ SIZES = {
 }
 
 
-def size(name: str, precision: str = "float32") -> Size:
-    """A size by its name, in a precision.
+def size(name: str, precision: str = "float32", device: str = "auto") -> Size:
+    """A size by its name, in a precision, where ``auto`` is the best one of a device.
 
     Raises:
         ValueError: There is none.
     """
     if name not in SIZES:
         raise ValueError(f"unknown size {name!r}; there are {', '.join(SIZES)}")
-    return replace(SIZES[name], precision=resolve_precision(precision))
+    return replace(SIZES[name], precision=resolve_precision(precision, device))
 
 
 def differences(run: Run, original: Run) -> list[str]:

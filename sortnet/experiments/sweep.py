@@ -32,7 +32,7 @@ from sortnet.experiments.tables import Experiment, experiment
 from sortnet.measure import work
 from sortnet.networks import NETWORKS, build
 from sortnet.runs import Run
-from sortnet.training import Interrupted
+from sortnet.training import Interrupted, resolve_device
 from sortnet.training.faults import signals
 from sortnet.training.machine import cores
 
@@ -101,6 +101,7 @@ class Plan:
         root: The directory of all data.
         runs: All runs, or those of a shard: first every cell with seed 0, then with seed 1.
         kept: The directory of what is kept of runs that have ended.
+        device: Where networks run, one of `sortnet.training.DEVICES`.
     """
 
     wanted: Experiment
@@ -110,6 +111,7 @@ class Plan:
     root: Path
     runs: tuple[Run, ...]
     kept: Path | None = None
+    device: str = "auto"
 
     @property
     def places(self) -> tuple[Path, ...]:
@@ -140,6 +142,7 @@ def plan(
     kept: Path | None = None,
     only: str = "*",
     precision: str = "float32",
+    device: str = "auto",
 ) -> Plan:
     """What of an experiment is to be trained.
 
@@ -154,8 +157,10 @@ def plan(
             already is not trained again.
         only: A pattern of the runs' names, if not all are wanted: ``cifar10/lenet*``.
         precision: What convolutions compute in; ``auto`` for the fastest here.
+        device: Where networks run, one of `sortnet.training.DEVICES`.
     """
-    wanted, chosen = experiment(name), size(size_, precision)
+    resolve_device(device)
+    wanted, chosen = experiment(name), size(size_, precision, device)
     count = chosen.seeds if seeds is None else seeds
     if count < 1:
         raise ValueError(f"seeds is {count}, but must be 1 or more")
@@ -164,7 +169,8 @@ def plan(
     if not every:
         example = chosen.fit(wanted.runs[0]).id
         raise ValueError(f"no run of {name} is like {only!r}; they are like {example}")
-    return Plan(wanted, chosen, count, Path(out), Path(root), every[_part(shard)], kept)
+    part = every[_part(shard)]
+    return Plan(wanted, chosen, count, Path(out), Path(root), part, kept, device)
 
 
 def _part(shard: str | None) -> slice:
@@ -182,6 +188,7 @@ def commands(todo: Plan) -> str:
     given += ["--precision", todo.chosen.precision, "--seeds", str(todo.seeds)]
     given += ["--data", str(todo.root), "--out", str(todo.out)]
     given += [] if todo.kept is None else ["--results", str(todo.kept)]
+    given += [] if todo.device == "auto" else ["--device", todo.device]
     return "\n".join(shlex.join([*given, "--only", run.id]) for run in todo.runs)
 
 
@@ -246,7 +253,7 @@ def reproduce(
         OSError: Some runs could not be trained; the others were.
     """
     if processes is None:
-        processes = 1 if torch.cuda.is_available() else cores()
+        processes = cores() if resolve_device(todo.device).type == "cpu" else 1
     if processes < 1:
         raise ValueError(f"processes is {processes}, but must be 1 or more")
     board = Board({run.id: effort(run) for run in todo.runs})
@@ -340,7 +347,9 @@ def _start(todo: Plan, run: Run, board: Board, errors: IO[str]) -> "subprocess.P
         board.processes.add(process)
         board.running[run.id] = 0.0
     assert process.stdin is not None
-    process.stdin.write(json.dumps({**job, "transfer": todo.transfer}) + "\n")
+    process.stdin.write(
+        json.dumps({**job, "transfer": todo.transfer, "device": todo.device}) + "\n"
+    )
     process.stdin.flush()  # and left open: its end would stop the run
     return process
 

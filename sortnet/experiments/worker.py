@@ -16,7 +16,7 @@ from typing import Any
 
 from sortnet import files
 from sortnet.runs import Result, Run, train
-from sortnet.training import Diverged, Interrupted, Watcher, tune
+from sortnet.training import Diverged, Habits, Interrupted, Watcher, tune
 
 PAUSE = 0.5
 """Seconds between two reports."""
@@ -45,27 +45,30 @@ def _stop_at_end_of_input() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def transferred(result: Result, data: str, root: Path) -> None:
+def transferred(result: Result, data: str, root: Path, device: str = "auto") -> None:
     """Carry a trained network's features over to other data, as section 4.3 does, and store it."""
     from sortnet.transfer import transfer
 
     path = result.directory / TRANSFER
     if result.ended != "finished" or path.is_file():
         return
-    found = transfer(result.directory, data, root)  # the last pooling and what follows it
+    found = transfer(
+        result.directory, data, root, device=device
+    )  # the last pooling and what follows it
     accuracy = {name: one.mean for name, one in zip(LAYERS, found.values(), strict=True)}
     files.write_json(path, {"data": data, "layers": list(found), "accuracy": accuracy})
 
 
 def work(job: dict[str, Any]) -> None:
     """Train a run, and carry its features over if that is asked for."""
-    root = Path(job["root"])
+    run, root = Run.from_json(job["run"]), Path(job["root"])
+    habits = Habits(device=job["device"])
     try:
-        result = train(Run.from_json(job["run"]), job["out"], root, watchers=[Reporter()])
+        result = train(run, job["out"], root, habits=habits, watchers=[Reporter()])
     except Diverged:
         return  # the result says so: it is the paper's dash
     if job["transfer"]:
-        transferred(result, job["transfer"], root)
+        transferred(result, job["transfer"], root, job["device"])
 
 
 def main() -> int:

@@ -42,8 +42,8 @@ def side_by_side(functions: Sequence[Callable[[], object]], rounds: int) -> list
         for j in order:
             start = time.perf_counter()
             functions[j]()
-            if torch.cuda.is_available():
-                torch.cuda.synchronize()
+            if torch.accelerator.is_available():
+                torch.accelerator.synchronize()
             times[j].append(time.perf_counter() - start)
     return times
 
@@ -85,13 +85,14 @@ def saved_bytes(model: nn.Module, images: Tensor) -> int:
     return sum(storage.nbytes() for storage in storages.values())
 
 
-def peak_bytes(function: Callable[[], object]) -> int:
-    """The most memory that was held at once by what the function allocated."""
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
+def peak_bytes(function: Callable[[], object], device: str | torch.device = "cpu") -> int:
+    """The most memory that was held at once by what the function allocated on a device."""
+    device = torch.device(device)
+    if device.type != "cpu":
+        torch.accelerator.reset_peak_memory_stats(device)
+        before = torch.accelerator.memory_allocated(device)
         function()
-        return torch.cuda.max_memory_allocated() - before
+        return torch.accelerator.max_memory_allocated(device) - before
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its messages are for its developers
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         function()

@@ -11,6 +11,7 @@ from sortnet.networks import Network
 from sortnet.runs.run import Run
 from sortnet.training import checkpoint
 from sortnet.training.loop import score
+from sortnet.training.machine import Machine
 from sortnet.training.scores import Scores
 
 
@@ -137,6 +138,7 @@ def evaluate(
     *,
     data: str | None = None,
     split: str = "test",
+    device: str = "auto",
 ) -> tuple[str, Scores]:
     """A network's title, and its scores on a split of the data it was trained on, or of others.
 
@@ -145,7 +147,9 @@ def evaluate(
         root: The directory of all data.
         data: Other data, with the same classes.
         split: ``train``, ``validation`` or ``test``.
+        device: Where the network runs, one of `sortnet.training.DEVICES`.
     """
+    machine = Machine.here("off", device=device)
     network, config = load(directory)
     if "run" not in config.trained:
         raise ValueError(f"{directory} does not say on what its network was trained")
@@ -159,7 +163,7 @@ def evaluate(
     images = getattr(dataset, split)
     if images is None:
         raise ValueError(f"{directory} was trained without a validation split")
-    return f"{config.title} on {dataset.name}", score(network, dataset, images)
+    return f"{config.title} on {dataset.name}", score(network, dataset, images, machine)
 
 
 def examine(directory: str | Path) -> list[str]:

@@ -76,8 +76,8 @@ def train(
         Diverged: Loss or gradient were not finite; the result says so, too.
         Interrupted: A signal came; what was learnt is saved.
     """
-    directory = Path(out) / run.id
-    with joined() as world, ExitStack() as stack:
+    directory, habits = Path(out) / run.id, habits or Habits()
+    with joined(habits.device) as world, ExitStack() as stack:
         if world.writes:
             directory.mkdir(parents=True, exist_ok=True)
             stack.enter_context(files.locked(directory / "lock", f"training {directory}"))

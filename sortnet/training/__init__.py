@@ -1,5 +1,6 @@
 """Training: one loop, checkpoints, several processes, and the machine at hand."""
 
+from sortnet.training.devices import DEVICES, resolve_device
 from sortnet.training.distributed import World, joined
 from sortnet.training.faults import Diverged, Interrupted
 from sortnet.training.loop import Habits, Trainer
@@ -7,6 +8,7 @@ from sortnet.training.machine import Machine, description, resolve_precision, tu
 from sortnet.training.watch import TensorBoard, Terminal, Watcher
 
 __all__ = [
+    "DEVICES",
     "Diverged",
     "Habits",
     "Interrupted",
@@ -18,6 +20,7 @@ __all__ = [
     "World",
     "description",
     "joined",
+    "resolve_device",
     "resolve_precision",
     "tune",
 ]

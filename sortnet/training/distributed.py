@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
+
+from sortnet.training.devices import resolve_device
 
 PATIENCE = timedelta(minutes=4)
 """How long processes wait for each other before they fail, and torchrun starts them again."""
@@ -24,10 +26,12 @@ class World:
     Attributes:
         rank: Which of them this is; 0 is the one that writes.
         size: How many there are.
+        device: This process's device, on which every collective takes place.
     """
 
     rank: int = 0
     size: int = 1
+    device: torch.device = field(default=torch.device("cpu"))
 
     @property
     def writes(self) -> bool:
@@ -35,33 +39,24 @@ class World:
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """Add up a tensor over all processes, in place."""
+        """Add up a tensor over all processes, in place; it must be on `device`."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
 
-    def any(self, *flags: bool) -> tuple[bool, ...]:
-        """For each flag whether any process has raised it: what all of them then act on."""
-        if self.size == 1:
-            return flags
-        raised = torch.tensor(flags, dtype=torch.int32, device=self._device())
-        return tuple(bool(count) for count in self.sum(raised).tolist())
-
-    def gather(self, values: list[float]) -> list[list[float]]:
-        """Every process's values, by rank."""
-        table = torch.zeros(self.size, len(values), dtype=torch.float64, device=self._device())
-        table[self.rank] = torch.tensor(values, dtype=torch.float64)
-        gathered: list[list[float]] = self.sum(table).tolist()
-        return gathered
-
     def share(self, network: nn.Module) -> None:
         """Give every process the first one's buffers: batch normalisation's averages."""
-        if self.size > 1:
-            for buffer in network.buffers():
-                dist.broadcast(buffer, 0)
-
-    def _device(self) -> str:
-        return "cuda" if self.size > 1 and dist.get_backend() == "nccl" else "cpu"
+        if self.size == 1:
+            return
+        by_dtype: dict[torch.dtype, list[Tensor]] = {}
+        for buffer in network.buffers():
+            by_dtype.setdefault(buffer.dtype, []).append(buffer)
+        for buffers in by_dtype.values():
+            flat = torch.cat([buffer.flatten() for buffer in buffers])
+            dist.broadcast(flat, 0)
+            parts = torch.split(flat, [buffer.numel() for buffer in buffers])
+            for buffer, part in zip(buffers, parts, strict=True):
+                buffer.copy_(part.view_as(buffer))
 
     def wait(self) -> None:
         """Wait until all processes are here."""
@@ -72,26 +67,54 @@ class World:
         """The network with gradients that are averaged over all processes."""
         if self.size == 1:
             return network
-        return DistributedDataParallel(network)
+        parallel = DistributedDataParallel(network)
+        # By default buffers are broadcast in every step. Training does not read batch
+        # normalisation's averages, and `share` is called before evaluation and saving, which do.
+        # An attribute, because the argument has another name in newer versions of PyTorch.
+        parallel.broadcast_buffers = False
+        return parallel
 
 
 @contextmanager
-def joined() -> Iterator[World]:
-    """Join the processes that torchrun started; alone without it."""
+def joined(device: str = "auto") -> Iterator[World]:
+    """Join the processes that torchrun started; alone without it.
+
+    Arguments:
+        device: The kind of device, as `resolve_device` takes it; each process gets one of its own.
+    """
+    chosen = resolve_device(device)
     if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
-        yield World()
+        yield World(device=chosen)
         return
-    gpu = torch.cuda.is_available()
-    if gpu:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    if chosen.type != "cpu":
+        chosen = _claim(chosen.type, int(os.environ.get("LOCAL_RANK", "0")))
     # Processes that torchrun starts again meet at the same store as the first ones did; under a
     # name of their own they do not read the addresses of processes that are gone.
     store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
     life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     store = PrefixStore(f"life{life}", store)
-    backend = "nccl" if gpu else "gloo"
-    dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
+    backend = dist.get_default_backend_for_device(chosen)
+    dist.init_process_group(
+        backend,
+        store=store,
+        rank=rank,
+        world_size=size,
+        timeout=PATIENCE,
+        device_id=None if backend == "gloo" else chosen,  # where barriers take place
+    )
     try:
-        yield World(dist.get_rank(), dist.get_world_size())
+        yield World(rank, size, chosen)
     finally:
         dist.destroy_process_group()
+
+
+def _claim(kind: str, index: int) -> torch.device:
+    """Make a device the current one of this process."""
+    count = torch.accelerator.device_count()
+    if index >= count:
+        raise ValueError(
+            f"process {index} on this machine has no device of its own: there are {count} {kind}"
+            " devices; give torchrun as many processes"
+        )
+    torch.accelerator.set_device_index(index)
+    return torch.device(kind, index)

@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from types import FrameType
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 
@@ -55,16 +54,18 @@ def signals(ask: Callable[[int], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def first_bad_module(network: nn.Module, images: Tensor, labels: Tensor) -> str:
+def first_bad_module(network: nn.Module, images: Tensor, forward: Callable[[], Tensor]) -> str:
     """Name the module in which something is first not finite.
 
-    A forward pass is repeated with an eye on every module; if all responses and the loss are
-    finite it was a gradient, and the backward pass meets modules from the last to the first.
+    The step's forward pass is repeated with a hook on every module. If all outputs and the loss
+    are finite it was a gradient, and the backward pass meets modules from the last to the first.
+    The network's buffers are left as they were.
 
     Arguments:
         network: As it was in the step; its gradients are still there.
         images: The step's batch.
-        labels: The step's labels.
+        forward: Repeats the step's forward pass with the same seed and precision, and returns the
+            loss. It must call this network, whose hooks see nothing if it is compiled.
     """
     found: list[str] = []
 
@@ -82,12 +83,15 @@ def first_bad_module(network: nn.Module, images: Tensor, labels: Tensor) -> str:
         for name, module in network.named_modules()
         if name
     ]
+    buffers = [(buffer, buffer.clone()) for buffer in network.buffers()]
     try:
         with torch.no_grad():
-            loss = F.cross_entropy(network(images), labels)
+            loss = forward()
     finally:
         for hook in hooks:
             hook.remove()
+        for buffer, before in buffers:  # batch normalisation has counted the batch a second time
+            buffer.copy_(before)
     if found:
         return f"the response of {found[0]}"
     if not _finite(loss):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,6 +24,7 @@ from sortnet.data import Augmentation, Batch, Dataset, Split
 from sortnet.data.seeds import chance
 from sortnet.recipes import Recipe
 from sortnet.training import checkpoint
+from sortnet.training.devices import resolve_device, widest_float
 from sortnet.training.distributed import World
 from sortnet.training.faults import Diverged, Interrupted, first_bad_module, signals
 from sortnet.training.machine import Machine
@@ -37,7 +38,10 @@ MINUTES = 5.0
 
 
 SUMS = 4
-"""Loss, wrong answers, norm of the gradient and images, added up from row to row."""
+"""Loss, wrong answers, norm of the gradient and images, added up from row to row.
+
+Over all processes: every process has the same sums.
+"""
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Habits:
             stop it.
         anyway: Whether to resume a run where threads, versions, processes or data have changed.
         compile: ``on``, ``off`` or ``auto``.
+        device: The kind of device, one of `sortnet.training.DEVICES`.
     """
 
     save_every: int | None = None
@@ -59,6 +64,7 @@ class Habits:
     rollback: bool = False
     anyway: bool = False
     compile: str = "auto"
+    device: str = "auto"
 
 
 @dataclass
@@ -87,7 +93,7 @@ class Trainer:
         title: What watchers call it.
         precision: What convolutions compute in; `sortnet.training.machine` has the choice.
         habits: How the run is kept.
-        world: The processes that train together.
+        world: The processes that train together, and the device of this one.
         watchers: Who is told.
     """
 
@@ -107,9 +113,12 @@ class Trainer:
         watchers: Sequence[Watcher] = (),
     ) -> None:
         self.dataset, self.recipe, self.seed, self.directory = dataset, recipe, seed, directory
-        self.habits, self.world = habits or Habits(), world or World()
+        self.habits = habits or Habits()
+        self.world = world or World(device=resolve_device(self.habits.device))
         self.watchers = watchers if self.world.writes else ()
-        self.machine = Machine.here(self.habits.compile, recipe.steps, precision)
+        self.machine = Machine.here(
+            self.habits.compile, recipe.steps, precision, self.world.device
+        )
         self.network = self.machine.place(network)
         self.called = self.machine.ready(self.world.join(self.network))
         self.optimizer = self._sgd()
@@ -166,16 +175,14 @@ class Trainer:
         self.called.train()
         saved = started = time.monotonic()
         for batch in self._stream():
-            self.step(batch)
-            now = time.monotonic()
-            self.state.seconds += now - started
+            stop, late = self.step(batch, late=started - saved > 60 * MINUTES)
+            self.state.seconds += time.monotonic() - started
             self._tell("step", self.state.step, self.recipe.batch)
             if self.state.step % self.every == 0 or self.state.step == self.recipe.steps:
                 self._write_row()
             due = self.state.step % self.save_every == 0 or self.state.step == self.recipe.steps
             if self.dataset.validation is not None and self._evaluates():
                 due |= self._validate(self.dataset.validation)
-            stop, late = self.world.any(bool(self.asked_to_stop), now - saved > 60 * MINUTES)
             if stop or due or late:
                 self.save()
                 saved = time.monotonic()
@@ -184,27 +191,29 @@ class Trainer:
                 raise Interrupted(self.asked_to_stop or signal.SIGTERM, self.state.step)
             started = time.monotonic()
 
-    def step(self, batch: Batch) -> None:
-        """Take one step: nothing is changed if loss or gradient are not finite."""
+    def step(self, batch: Batch, late: bool = False) -> tuple[bool, bool]:
+        """Take one step: nothing is changed if loss or gradient are not finite.
+
+        Arguments:
+            batch: This process's part of the step's images.
+            late: Whether it is time for a checkpoint.
+
+        Returns:
+            Whether any process was asked to stop, and whether any is late for a checkpoint.
+        """
         step, recipe = self.state.step, self.recipe
-        torch.manual_seed(
-            chance(self.seed, self.state.rollbacks, step, self.world.rank)
-        )  # dropout
         images, labels = self.machine.images(batch.images), self.machine.labels(batch.labels)
-        with self.machine.autocast():
-            logits = self.called(images)
-        half = self.machine.precision != "float32"
-        loss = F.cross_entropy(logits.float() if half else logits, labels)
+        logits, loss = self._forward(self.called, images, labels)
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
         gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         wrong = (logits.detach().argmax(1) != labels).sum()
-        figures = torch.stack([loss.detach().double(), wrong.double(), norm.double()])
-        values = figures.tolist()  # the one time in a step that a GPU is waited for
-        (bad,) = self.world.any(not all(map(math.isfinite, values)))
-        if bad:
-            raise Diverged(step, first_bad_module(self.network, images, labels))
+        figures = [loss.detach(), wrong, norm]
+        *values, stops, lates = self._agree(figures, [bool(self.asked_to_stop), late])
+        if not all(map(math.isfinite, values)):
+            again = lambda: self._forward(self.network, images, labels)[1]  # noqa: E731
+            raise Diverged(step, first_bad_module(self.network, images, again))
         rate = recipe.rate(step) * 0.5**self.state.rollbacks
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -212,9 +221,34 @@ class Trainer:
             nn.utils.clip_grads_with_norm_(self.network.parameters(), recipe.clip, norm)
         self.optimizer.step()
         count = len(labels)
-        new = (values[0] * count, values[1], values[2] * count, count)
+        new = (values[0] * count, values[1], values[2] * count, count * self.world.size)
         self.state.sums = [a + b for a, b in zip(self.state.sums, new, strict=True)]
         self.state.step += 1
+        return stops > 0, lates > 0
+
+    def _forward(
+        self, network: nn.Module, images: Tensor, labels: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Logits and loss of this step, with its own dropout masks and precision."""
+        state = self.state
+        torch.manual_seed(chance(self.seed, state.rollbacks, state.step, self.world.rank))
+        with self.machine.autocast():
+            logits = network(images)
+        half = self.machine.precision != "float32"
+        return logits, F.cross_entropy(logits.float() if half else logits, labels)
+
+    def _agree(self, figures: Sequence[Tensor], flags: Sequence[bool]) -> list[float]:
+        """Add up figures and flags over all processes; what is not finite in one is so in all.
+
+        All of them in one tensor: a step has this one collective besides DDP's, and this is the
+        one time that it waits for the device.
+        """
+        device = self.world.device
+        dtype = widest_float(device)
+        # Filled on the device: a copy of a host's tensor would be waited for as well.
+        raised = [torch.full((), float(flag), dtype=dtype, device=device) for flag in flags]
+        numbers = torch.stack([*(figure.to(dtype) for figure in figures), *raised])
+        return cast(list[float], self.world.sum(numbers).tolist())
 
     def _stream(self) -> Iterator[Batch]:
         recipe = self.recipe
@@ -261,8 +295,7 @@ class Trainer:
     # What is written
 
     def _write_row(self) -> None:
-        sums = self.world.sum(torch.tensor(self.state.sums, dtype=torch.float64))
-        loss, wrong, norm, count = sums.tolist()
+        loss, wrong, norm, count = self.state.sums
         self.state.sums = [0.0] * SUMS
         row = {
             "step": self.state.step,
@@ -292,10 +325,10 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint, unless a weight is not finite, and remove old ones."""
+        self.world.share(self.network)  # all processes judge the same numbers
         bad = checkpoint.finite(self.network.state_dict())
         if bad is not None:
             raise Diverged(self.state.step, bad)
-        sums = self.world.gather(self.state.sums)
         if not self.world.writes:
             return
         metrics = self.directory / "metrics.jsonl"
@@ -303,8 +336,8 @@ class Trainer:
             os.fsync(file.fileno())
             self.state.metrics = file.tell()
         parts = {"model": self.network.state_dict(), "optimizer": self._momentum()}
-        state = vars(self.state) | {"sums": sums}
-        checkpoint.save(self.checkpoints, self.state.step, parts, state, self.environment())
+        state, environment = vars(self.state), self.environment()
+        checkpoint.save(self.checkpoints, self.state.step, parts, state, environment)
         checkpoint.prune(self.checkpoints, self.habits.keep, self.state.best_step)
 
     def _momentum(self) -> dict[str, Tensor]:
@@ -363,9 +396,10 @@ class Trainer:
             if name in buffers:
                 buffer = torch.empty_like(parameter).copy_(buffers[name])
                 self.optimizer.state[parameter]["momentum_buffer"] = buffer
-        sums = found.state["sums"]  # of each process
-        mine = sums[self.world.rank] if len(sums) == self.world.size else [0.0] * SUMS
-        self.state = State(**{**found.state, "sums": mine})
+        sums = found.state["sums"]
+        if isinstance(sums[0], list):  # an older checkpoint has each process's own
+            sums = [math.fsum(each) for each in zip(*sums, strict=True)]
+        self.state = State(**{**found.state, "sums": sums})
         if self.world.writes:
             with (self.directory / "metrics.jsonl").open("ab") as file:
                 file.truncate(self.state.metrics)

@@ -6,7 +6,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,12 +15,17 @@ import torch
 from torch import Tensor, nn
 
 from sortnet import __version__
+from sortnet.training.devices import accelerator_name, has_native_bfloat16, resolve_device
 
 Module = TypeVar("Module", bound=nn.Module)
 
 COMPILE = ("auto", "on", "off")
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
 """The dtype of autocast for each precision of a run."""
+COMPILED = ("cuda", "xpu")
+"""Devices on which ``--compile auto`` may compile."""
+FUSED_SGD = ("cpu", "cuda", "mps", "xpu")
+"""Devices for which PyTorch has an SGD step in one kernel."""
 BREAK_EVEN = 2000
 """Steps from which compiling a whole network pays on a GPU, by ``--compile auto``.
 
@@ -61,7 +66,7 @@ class Machine:
     """Where and how a network is run.
 
     Attributes:
-        device: The GPU if there is one.
+        device: Where weights and batches are.
         precision: ``float32`` or ``bfloat16``: what convolutions compute in during training.
             Weights, momentum, batch statistics and the loss stay float32.
         compile: Whether to compile the whole network.
@@ -73,7 +78,11 @@ class Machine:
 
     @classmethod
     def here(
-        cls, compile: str = "auto", steps: int | None = None, precision: str = "float32"
+        cls,
+        compile: str = "auto",
+        steps: int | None = None,
+        precision: str = "float32",
+        device: str | torch.device = "auto",
     ) -> "Machine":
         """The machine at hand.
 
@@ -81,15 +90,16 @@ class Machine:
             compile: ``on``, ``off``, or ``auto``: where it pays within so many steps.
             steps: How many training steps there will be.
             precision: ``float32``, ``bfloat16`` or ``auto``; see `resolve_precision`.
+            device: A device, or its name as `resolve_device` takes it.
         """
         if compile not in COMPILE:
             raise ValueError(
                 f"unknown choice {compile!r} for compile; there are {', '.join(COMPILE)}"
             )
-        gpu = torch.cuda.is_available()
-        worth = gpu and (steps is None or steps >= BREAK_EVEN)
-        device = torch.device("cuda" if gpu else "cpu")
-        chosen = resolve_precision(precision)
+        if isinstance(device, str):
+            device = resolve_device(device)
+        worth = device.type in COMPILED and (steps is None or steps >= BREAK_EVEN)
+        chosen = resolve_precision(precision, device)
         return cls(device, chosen, worth if compile == "auto" else compile == "on")
 
     def place(self, model: Module) -> Module:
@@ -111,7 +121,7 @@ class Machine:
     def autocast(self) -> AbstractContextManager[object]:
         """The context of a training step's forward pass."""
         dtype = PRECISIONS[self.precision]
-        return torch.autocast(self.device.type, dtype, enabled=dtype is not None)
+        return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
 
     def sgd(
         self,
@@ -122,23 +132,33 @@ class Machine:
         decay: float,
         nesterov: bool = False,
     ) -> torch.optim.SGD:
-        """The optimizer, in its one-kernel form, which works on CPU and GPU."""
+        """The optimizer, in its one-kernel form where the device has one."""
         return torch.optim.SGD(
-            parameters, lr, momentum=momentum, weight_decay=decay, nesterov=nesterov, fused=True
+            parameters,
+            lr,
+            momentum=momentum,
+            weight_decay=decay,
+            nesterov=nesterov,
+            fused=True if self.device.type in FUSED_SGD else None,
         )
 
 
-def resolve_precision(precision: str) -> str:
-    """Replace ``auto`` by the precision that is best here.
+def resolve_precision(precision: str, device: str | torch.device = "auto") -> str:
+    """Replace ``auto`` by the precision that is best on a device.
 
-    That is bfloat16 where the hardware computes in it: GPUs from compute capability 8.0 on, and
-    CPUs with AVX512-BF16 or AMX. Elsewhere it is emulated, slowly, and ``auto`` means float32.
+    That is bfloat16 where the hardware computes in it. Elsewhere it is emulated, slowly, and
+    ``auto`` means float32.
+
+    Arguments:
+        precision: ``auto``, ``float32`` or ``bfloat16``.
+        device: A device, or its name as `resolve_device` takes it.
 
     Raises:
-        ValueError: There is no such precision.
+        ValueError: There is no such precision or device.
     """
     if precision == "auto":
-        return "bfloat16" if _native_bfloat16() else "float32"
+        device = resolve_device(device) if isinstance(device, str) else device
+        return "bfloat16" if has_native_bfloat16(device) else "float32"
     if precision not in PRECISIONS:
         raise ValueError(
             f"unknown precision {precision!r}; there are auto, {', '.join(PRECISIONS)}"
@@ -146,20 +166,13 @@ def resolve_precision(precision: str) -> str:
     return precision
 
 
-def _native_bfloat16() -> bool:
-    if torch.cuda.is_available():
-        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
-    return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
-
-
 def description() -> dict[str, str | int]:
     """The machine and the versions, to be stored with whatever was measured on it."""
-    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return {
         "processor": _processor(),
         "cores": cores(),
         "threads": torch.get_num_threads(),
-        "gpu": gpu,
+        "gpu": accelerator_name(),
         "system": platform.system(),
         "python": platform.python_version(),
         "torch": torch.__version__,

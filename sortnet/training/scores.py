@@ -6,6 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from sortnet.training.devices import widest_float
+
 
 class Scores:
     """Counts over the batches of a split.
@@ -18,7 +20,7 @@ class Scores:
     def __init__(self, classes: int, device: torch.device) -> None:
         self.confusion = torch.zeros(classes, classes, dtype=torch.int64, device=device)
         self.in_five = torch.zeros((), dtype=torch.int64, device=device)
-        self.losses = torch.zeros((), dtype=torch.float64, device=device)
+        self.losses = torch.zeros((), dtype=widest_float(device), device=device)
         self.chosen: list[Tensor] = []
         self.sure: list[Tensor] = []
 
@@ -29,7 +31,7 @@ class Scores:
         self.confusion += flat.bincount(minlength=self.confusion.numel()).view_as(self.confusion)
         best = logits.topk(min(5, logits.shape[1]), dim=1).indices
         self.in_five += (best == labels[:, None]).sum()
-        self.losses += F.cross_entropy(logits.double(), labels, reduction="sum")
+        self.losses += F.cross_entropy(logits.to(self.losses.dtype), labels, reduction="sum")
         self.chosen.append(chosen.cpu())
         self.sure.append(sure.cpu())
 

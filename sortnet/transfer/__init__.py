@@ -34,6 +34,7 @@ def transfer(
     splits: int = 10,
     seed: int = 0,
     cache: str | Path | None = None,
+    device: str = "auto",
     show: Show | None = None,
 ) -> dict[str, Transfer]:
     """Evaluate a network's features by the paper's protocol, layer by layer.
@@ -50,9 +51,10 @@ def transfer(
         splits: How many times they are drawn.
         seed: Of the splits.
         cache: Where features are kept; ``features`` in the network's directory without it.
+        device: Where the network runs, one of `sortnet.training.DEVICES`.
         show: Is told of the progress.
     """
-    source = Source.of(directory, data, root, layers)
+    source = Source.of(directory, data, root, layers, device)
     every = labels(source.dataset)
     enough(every, per_class, splits, source.dataset.classes)
     found = source.features(cache, show)
@@ -69,6 +71,7 @@ def probe(
     layers: Sequence[str] = (),
     *,
     cache: str | Path | None = None,
+    device: str = "auto",
     show: Show | None = None,
 ) -> dict[str, Probe]:
     """Evaluate a network's features by a linear probe on the data set's own split.
@@ -79,9 +82,10 @@ def probe(
         root: The directory of all data.
         layers: Names of activations; without any the last pooling and what follows it.
         cache: Where features are kept; ``features`` in the network's directory without it.
+        device: Where the network runs, one of `sortnet.training.DEVICES`.
         show: Is told of the progress.
     """
-    source = Source.of(directory, data, root, layers)
+    source = Source.of(directory, data, root, layers, device)
     found = source.features(cache, show)
     every = labels(source.dataset)
     train, test = slice(len(source.dataset.train)), slice(-len(source.dataset.test), None)

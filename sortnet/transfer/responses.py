@@ -21,7 +21,7 @@ from sortnet.data import Dataset, Split
 from sortnet.fusion import kernels
 from sortnet.networks import Network
 from sortnet.pretrained import Config
-from sortnet.training import Machine
+from sortnet.training import Machine, resolve_device
 
 GROUP = 64
 """Images that are run at once, always: the last group is filled up.
@@ -37,7 +37,12 @@ _log = logging.getLogger(__name__)
 
 
 def features(
-    network: Network, dataset: Dataset, layers: Sequence[str], *, show: Show | None = None
+    network: Network,
+    dataset: Dataset,
+    layers: Sequence[str],
+    *,
+    device: str | torch.device = "auto",
+    show: Show | None = None,
 ) -> dict[str, Tensor]:
     """The responses of a network's layers to all images of a data set.
 
@@ -45,12 +50,13 @@ def features(
     numbers). The rows are those of `labels`.
 
     Arguments:
-        network: It is moved to the machine's device.
+        network: It is moved to the device.
         dataset: Its mean and deviation are what the images are normalised with.
         layers: Out of the network's ``taps``.
+        device: A device, or one of `sortnet.training.DEVICES`.
         show: Is told of the progress.
     """
-    machine = Machine.here("off")
+    machine = Machine.here("off", device=device)
     network = machine.place(network).eval()
     total, done = len(labels(dataset)), 0
     found: dict[str, Tensor] = {}
@@ -103,6 +109,7 @@ class Source:
         config: What it is.
         dataset: Normalised as the network's own images were.
         layers: Names of activations.
+        device: Where the network runs.
     """
 
     directory: Path
@@ -110,10 +117,16 @@ class Source:
     config: Config
     dataset: Dataset
     layers: tuple[str, ...]
+    device: torch.device
 
     @classmethod
     def of(
-        cls, directory: str | Path, name: str, root: str | Path, layers: Sequence[str]
+        cls,
+        directory: str | Path,
+        name: str,
+        root: str | Path,
+        layers: Sequence[str],
+        device: str = "auto",
     ) -> "Source":
         """Load a network, and the data set in the size and normalisation that it was trained with.
 
@@ -122,7 +135,9 @@ class Source:
             name: A data set's name, or the path of an image folder.
             root: The directory of all data.
             layers: Names of activations; the last pooling and what follows it without any.
+            device: Where the network runs, one of `sortnet.training.DEVICES`.
         """
+        chosen = resolve_device(device)
         network, config = runs.load(directory)
         layers = tuple(dict.fromkeys(layers)) or last_layers(network)
         for layer in layers:
@@ -131,7 +146,8 @@ class Source:
                 raise ValueError(f"{config.title} has no layer {layer!r}; there are {there}")
         dataset = data.load(name, root, size=config.size)
         mean, std = ((x[0], x[1], x[2]) for x in (config.mean, config.std))
-        return cls(Path(directory), network, config, replace(dataset, mean=mean, std=std), layers)
+        dataset = replace(dataset, mean=mean, std=std)
+        return cls(Path(directory), network, config, dataset, layers, chosen)
 
     def features(self, cache: str | Path | None, show: Show | None) -> dict[str, Tensor]:
         """The features of all layers, from the cache as far as they are there.
@@ -146,7 +162,8 @@ class Source:
         missing = [layer for layer in self.layers if layer not in found]
         if missing:
             cache.mkdir(parents=True, exist_ok=True)
-            for layer, rows in features(self.network, self.dataset, missing, show=show).items():
+            new = features(self.network, self.dataset, missing, device=self.device, show=show)
+            for layer, rows in new.items():
                 _write(cache, keys[layer], rows)
                 found[layer] = rows
         return found
@@ -156,6 +173,8 @@ class Source:
         about = asdict(self.config)
         about.pop("trained"), about.pop("classes")
         about |= {"weights": digest(self.network.state_dict())}
+        if self.device.type != "cpu":  # which rounds in its own way
+            about |= {"device": self.device.type}
         about |= {"data": self.dataset.fingerprint, "images": len(labels(self.dataset))}
         return {layer: {"layer": layer, **about} for layer in self.layers}
 

@@ -1,0 +1,58 @@
+"""The device that a network runs on, and what that device can do."""
+
+import torch
+
+DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
+"""What ``--device`` takes."""
+
+
+def resolve_device(device: str = "auto") -> torch.device:
+    """Return the device of a name; ``auto`` is the accelerator if there is one, else the CPU.
+
+    Arguments:
+        device: One of `DEVICES`.
+
+    Raises:
+        ValueError: This machine has no such device.
+    """
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    devices = [torch.device("cpu")] + ([] if accelerator is None else [accelerator])
+    if device == "auto":
+        return devices[-1]
+    for found in devices:
+        if found.type == device:
+            return found
+    names = ", ".join(found.type for found in devices)
+    raise ValueError(f"no device {device!r} here; there are auto, {names}")
+
+
+def has_native_bfloat16(device: torch.device) -> bool:
+    """Return True if the device computes in bfloat16 and does not emulate it.
+
+    GPUs of CUDA do so from compute capability 8.0 on, CPUs with AVX512-BF16 or AMX. Of Apple's
+    GPUs PyTorch does not say.
+    """
+    if device.type == "cpu":
+        return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+    if device.type in ("cuda", "xpu"):
+        supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
+        return supported is not None and bool(supported(including_emulation=False))
+    return False
+
+
+def widest_float(device: torch.device) -> torch.dtype:
+    """Return float64, in which sums are kept, or float32 where the device has no float64."""
+    if device.type == "mps":
+        return torch.float32
+    if device.type == "xpu" and not torch.xpu.get_device_properties(device).has_fp64:
+        return torch.float32
+    return torch.float64
+
+
+def accelerator_name() -> str:
+    """Return the name of the machine's accelerator, or ``none``."""
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    if accelerator is None:
+        return "none"
+    name = getattr(torch.get_device_module(accelerator), "get_device_name", None)
+    return accelerator.type if name is None else str(name())
