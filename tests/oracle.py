@@ -41,7 +41,7 @@ LAYOUTS = ("contiguous", "channels_last", "strided")
 PRECISIONS = ("float64", "float32", "bfloat16", "float16", "half")
 """``bfloat16`` and ``float16`` are autocast; ``half`` is a bfloat16 module without autocast."""
 MODES = ("export", "checkpoint", "ddp", "frozen", "cumulative", "double")
-"""Beside ``kernels`` (as users get it), ``formulas`` (joint, without kernels), ``inductor``."""
+"""All joint, without kernels. Beside them: ``kernels``, ``formulas`` (without), ``inductor``."""
 TOLERANCE = {"float64": 1e-9, "float32": 2e-5, "bfloat16": 2e-2, "float16": 3e-3, "half": 2e-2}
 """Relative error that always passes: roundings of a few operations."""
 SLACK = 2.0
@@ -288,7 +288,8 @@ def outcome(case: Case, path: str, precision: str, seed: int = 0) -> dict[str, T
         x = torch.stack([x, x], dim=-1).flatten(-2)[..., ::2]
     x = x.requires_grad_()
     half = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(precision)
-    kernel = {"formulas": "eager"}.get(case.mode, "auto") if path == "product" else "plain"
+    kernel = "auto" if case.mode in ("kernels", "inductor") else "eager"
+    kernel = kernel if path == "product" else "plain"
     same = path == "product" or case.mode == "checkpoint"  # which updates statistics twice
     with ExitStack() as stack:
         stack.enter_context(kernels.using(kernel))
@@ -382,31 +383,43 @@ def _medians(found: list[dict[str, float]]) -> dict[str, float]:
 FUSIONS = ("sum", "sort", "gated", "sum+max+prod", "max+root", "sum+square")
 
 
+TYPICAL = ("two-branch", "basic", "basic-projection", "pre-activation")
+
+
 def block_cases() -> Iterator[Case]:
     """Every kind of block: layouts and precisions, fusions, modes."""
-    for name, layout, precision in itertools.product(BLOCKS, LAYOUTS, PRECISIONS):
-        yield Case(name, "sort", layout, precision)
-    for name, precision in itertools.product(BLOCKS, ("float32", "bfloat16")):
-        yield Case(name, "gated", precision=precision)
-    for name, fusion, mode in itertools.product(BLOCKS, FUSIONS, ("kernels", "formulas")):
-        yield Case(name, fusion, precision="float64", mode=mode)
+    for name, layout in itertools.product(BLOCKS, LAYOUTS):
+        yield Case(name, "sort", layout, "float64")
+        yield Case(name, "sort", layout, "bfloat16")
+    for name, precision in itertools.product(BLOCKS, ("float32", "float16", "half")):
+        yield Case(name, "sort", precision=precision)
+    for name, fusion in itertools.product(BLOCKS, FUSIONS):
+        yield Case(name, fusion, precision="float64", mode="formulas")
+    for name, fusion in itertools.product(TYPICAL, FUSIONS):
+        yield Case(name, fusion, precision="float64")
+        yield Case(name, fusion, precision="bfloat16")
     for name, mode in itertools.product(BLOCKS, MODES):
         yield Case(name, "sort", "contiguous", "float64", mode)
+        yield Case(name, "gated", "contiguous", "float64", mode)
         if mode != "double":
             yield Case(name, "sort", "channels_last", "bfloat16", mode)
     for name in BLOCKS:
-        yield Case(name, "gated", "contiguous", "float64", "double")
-        for layout in LAYOUTS:
-            yield Case(name, "sort", layout, "float64", "inductor")
+        yield Case(name, "sort", "contiguous", "float64", "inductor")
+    for name in TYPICAL:
+        yield Case(name, "sort", "channels_last", "float64", "inductor")
+        yield Case(name, "sort", "strided", "float64", "inductor")
         yield Case(name, "gated", "contiguous", "float64", "inductor")
         yield Case(name, "sort", "contiguous", "bfloat16", "inductor")
 
 
 def network_cases() -> Iterator[Case]:
     """The networks of the paper, at first weights and after some steps, and in every mode."""
-    for name, fusion in itertools.product(NETWORKS, ("sum", "sort", "gated")):
-        for steps, precision in itertools.product((0, 5), ("float64", "float32", "bfloat16")):
-            yield Case(name, fusion, precision=precision, steps=steps)
+    for name in NETWORKS:
+        yield Case(name, "sort", precision="float32", steps=5)
+        yield Case(name, "sort", precision="bfloat16", steps=5)
+        for fusion, steps in itertools.product(("sum", "sort", "gated"), (0, 5)):
+            yield Case(name, fusion, precision="float64", mode="formulas", steps=steps)
+            yield Case(name, fusion, precision="bfloat16", mode="formulas", steps=steps)
     for name in ("resnet20", "resnet20-xu", "wrn28", "lenet"):
         for mode in ("inductor", "export", "checkpoint", "ddp", "frozen", "cumulative"):
             yield Case(name, "sort", "contiguous", "float64", mode)
@@ -415,10 +428,11 @@ def network_cases() -> Iterator[Case]:
 def converted_cases() -> Iterator[Case]:
     """Models of torchvision and timm with SORT in place of their additions."""
     for name in CONVERTED:
-        yield Case(name, "sum", "contiguous", "float64")
-        yield Case(name, "sort", "contiguous", "float64")
-        yield Case(name, "gated", "channels_last", "float64")
-        yield Case(name, "sort", "channels_last", "bfloat16")
+        yield Case(name, "sum", "contiguous", "float64", "formulas")
+        yield Case(name, "sort", "contiguous", "float64", "formulas")
+        yield Case(name, "gated", "channels_last", "float64", "formulas")
+        yield Case(name, "sort", "channels_last", "float32")
+        yield Case(name, "sort", "channels_last", "bfloat16", "formulas")
     yield Case("torchvision:resnet18", "sort", "contiguous", "float64", "inductor")
     yield Case("timm:resnet10t", "sort", "contiguous", "float64", "inductor")
 

@@ -111,8 +111,12 @@ def compile_formula(formula: Callable[..., Any], inputs: Sequence[Tensor]) -> Ca
     _prepare_inductor()
     with _traced():
         graph = make_fx(formula, decomposition.select_decomp_table())(*inputs)
-    # A branch is not stored on its way, however many numbers it is made of.
-    with config.patch(size_asserts=False, realize_reads_threshold=32), _cached() as cache:
+    options: dict[str, Any] = {
+        "size_asserts": False,
+        "realize_reads_threshold": 32,  # a branch is not stored on its way
+        "cpp.vec_isa_ok": True,  # or it compiles and runs a program for each set of instructions
+    }
+    with config.patch(options), _cached() as cache:
         try:
             compiled = compile_fx.compile_fx_inner(graph, list(inputs))
         except Exception as error:
