@@ -1,24 +1,27 @@
 """The training loop: its steps, its faults, and the processes that share it."""
 
+import io
 import json
 import math
 import multiprocessing
 import os
 import shutil
 import socket
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 from sortnet import data, runs
 from sortnet.data import Batch
 from sortnet.recipes import Recipe, Section
 from sortnet.runs import Run, execute, fresh, train
-from sortnet.training import Diverged, Habits, Trainer, Watcher, checkpoint, joined
+from sortnet.training import Diverged, Habits, Terminal, Trainer, Watcher, checkpoint, joined
 from sortnet.training.faults import first_bad_module
 
 RECIPE = Recipe("short", (Section(0.05, 6), Section(0.005, 4)), batch=16, nesterov=True)
@@ -324,3 +327,20 @@ def test_a_compiled_network_trains_as_one_that_is_not(tmp_path: Path) -> None:
             one.step(batch)
         states.append({k: v.clone() for k, v in one.network.state_dict().items()})
     torch.testing.assert_close(states[0], states[1], rtol=1e-3, atol=1e-4)
+
+
+def test_first_steps_are_left_out_of_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They compile kernels; the demo's table and every estimate are medians of the others."""
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    out = io.StringIO()
+    terminal = Terminal(Console(file=out, width=200))
+    terminal.start("net", 0, 1002)
+    for step, seconds in enumerate([30.0, 5.0, *[0.5] * 50, 7.0, *[0.5] * 10], start=1):
+        now[0] += seconds
+        terminal.step(step, images=100)
+    assert terminal.timer.median == 0.5
+    lines = out.getvalue().splitlines()
+    assert "left" not in lines[0]  # nothing is known yet
+    assert "200 images/s" in lines[-1]
+    assert "0:07:5" in lines[-1]  # some 940 steps

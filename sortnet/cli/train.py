@@ -253,16 +253,19 @@ def demo(out: Path = Path("runs/demo")) -> None:
     from sortnet import measure, runs
     from sortnet.experiments.demo import RUNS
     from sortnet.report import learning, page
+    from sortnet.training import StepTimer
 
     tune()
-    table = Table("network", "parameters", "test error", "seconds a step", box=None)
+    table = Table("network", "parameters", "test error", "ms per step (median)", box=None)
     results = []
     for run in RUNS:
         known = runs.result(out / run.id)
-        result = runs.train(run, out, watchers=[] if known else _watchers(out / run.id, False))
+        timer = StepTimer()
+        watchers = [] if known else [*_watchers(out / run.id, False), timer]
+        result = runs.train(run, out, watchers=watchers)
         results.append(result)
         parameters = measure.parameters(runs.load(result.directory)[0])
-        pace = f"{result.seconds / result.steps:.3f}"
+        pace = "" if timer.median is None else f"{1000 * timer.median:.1f}"
         table.add_row(run.title, f"{parameters:,}", f"{result.error:.2f} %", pace)
     Console().print(table)
     _, picture = learning.together([result.directory for result in results], out / "curves")

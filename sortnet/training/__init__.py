@@ -5,7 +5,7 @@ from sortnet.training.distributed import World, joined
 from sortnet.training.faults import Diverged, Interrupted
 from sortnet.training.loop import Habits, Trainer
 from sortnet.training.machine import Machine, description, resolve_precision, tune
-from sortnet.training.watch import TensorBoard, Terminal, Watcher
+from sortnet.training.watch import StepTimer, TensorBoard, Terminal, Watcher
 
 __all__ = [
     "DEVICES",
@@ -13,6 +13,7 @@ __all__ = [
     "Habits",
     "Interrupted",
     "Machine",
+    "StepTimer",
     "TensorBoard",
     "Terminal",
     "Trainer",

@@ -1,16 +1,23 @@
 """Watching a run: a bar on a terminal, plain lines elsewhere, TensorBoard if asked for."""
 
+import statistics
 import sys
 import time
+from collections import deque
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn
 
 Row = dict[str, Any]
 PAUSE = 10.0
 """Seconds between two plain lines."""
+WARM_UP = 2
+"""Steps at each start that no rate or estimate counts."""
+NEWEST = 500
+"""Steps over which the median is taken."""
 
 
 class Watcher:
@@ -32,6 +39,33 @@ class Watcher:
         """Training has ended, for whatever reason."""
 
 
+class StepTimer(Watcher):
+    """Measures steps: the median of the newest ones, without the first, which compile kernels."""
+
+    def __init__(self) -> None:
+        self.durations: deque[float] = deque(maxlen=NEWEST)
+        self.last: float | None = None
+        self.skip = WARM_UP
+
+    def start(self, title: str, step: int, steps: int) -> None:
+        """Start the clock."""
+        self.last, self.skip = time.monotonic(), WARM_UP
+
+    def step(self, step: int, images: int) -> None:
+        """Take the time of a step."""
+        now = time.monotonic()
+        if self.skip > 0:
+            self.skip -= 1
+        elif self.last is not None:
+            self.durations.append(now - self.last)
+        self.last = now
+
+    @property
+    def median(self) -> float | None:
+        """The median of the newest steps, in seconds; None before there are any."""
+        return statistics.median(self.durations) if self.durations else None
+
+
 class Terminal(Watcher):
     """Shows a bar with loss, error, images per second and the time left; plain lines elsewhere."""
 
@@ -42,12 +76,11 @@ class Terminal(Watcher):
             BarColumn(bar_width=24),
             TextColumn("{task.completed}/{task.total}"),
             TextColumn("{task.fields[figures]}"),
-            TimeRemainingColumn(),
             console=self.console,
             disable=not self.console.is_terminal,
         )
         self.figures = ""
-        self.speed = 0.0
+        self.timer = StepTimer()
         self.shown = 0.0
 
     def start(self, title: str, step: int, steps: int) -> None:
@@ -55,26 +88,22 @@ class Terminal(Watcher):
         self.title, self.steps = title, steps
         self.bar = self.progress.add_task(title, total=steps, completed=step, figures="")
         self.progress.start()
-        self.shown = self.last = time.monotonic()
-        self.taken = step
+        self.shown = time.monotonic()
+        self.timer.start(title, step, steps)
 
     def step(self, step: int, images: int) -> None:
         """Move the bar, or now and then print a line."""
+        self.timer.step(step, images)
+        figures = self.figures
+        if seconds := self.timer.median:
+            left = timedelta(seconds=round((self.steps - step) * seconds))
+            figures = f"{figures} {images / seconds:,.0f} images/s, {left} left".lstrip()
         now = time.monotonic()
-        if now > self.last:
-            speed = images / (now - self.last)
-            self.speed = 0.95 * self.speed + 0.05 * speed if self.speed else speed
-        self.last = now
         if self.console.is_terminal:
-            figures = f"{self.figures} {self.speed:,.0f} images/s"
             self.progress.update(self.bar, completed=step, figures=figures)
         elif now - self.shown > PAUSE:
-            left = (self.steps - step) * (now - self.shown) / max(1, step - self.taken)
-            self.shown, self.taken = now, step
-            self.note(
-                f"{self.title}: step {step} of {self.steps}, {self.figures}"
-                f" {self.speed:,.0f} images/s, {left / 60:.1f} minutes left"
-            )
+            self.shown = now
+            self.note(f"{self.title}: step {step} of {self.steps}, {figures}")
 
     def row(self, row: Row) -> None:
         """Keep the newest figures for the bar."""
