@@ -102,3 +102,16 @@ def test_an_accelerator_is_waited_for_and_asked_for_its_memory(
     calls.clear()
     side_by_side([lambda: calls.append("run")], 2)
     assert calls == ["run", "is_available", "synchronize"] * 2
+
+
+def test_against_the_usual_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written = tmp_path / "against.json"
+    flags = ["--against", "pytorch", "--rounds", "2", "--json", str(written)]
+    assert main(["bench", "lenet", *flags]) == 0
+    (one,) = json.loads(written.read_text())["measurements"]
+    assert one["network"] == "LeNet*"
+    assert min(one["images"]) > 0
+    low, median, high = (one["speedup"][key] for key in ("low", "median", "high"))
+    assert 0 < low <= median <= high
+    assert "LeNet*" in capsys.readouterr().out
+    assert main(["bench", "resnet18", *flags]) == 2

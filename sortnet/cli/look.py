@@ -85,7 +85,7 @@ def bench(
     /,
     rounds: int = 36,
     compiled: bool = False,
-    against: Literal["sum", "naive"] = "sum",
+    against: Literal["sum", "naive", "pytorch"] = "sum",
     parts: bool = True,
     json: Path | None = None,
     figure: Path | None = None,
@@ -98,13 +98,15 @@ def bench(
     $ sortnet bench resnet20 --against naive --no-parts
     $ sortnet bench --against naive --json results/cost.json
     $ sortnet bench --compiled --json results/cost-compiled.json
+    $ sortnet bench resnet20 lenet --against pytorch
 
     Args:
         networks: Which networks, as in `sortnet list`; all without any.
         rounds: How many times each thing is measured.
         compiled: Measure networks compiled by torch.compile, beside the sum compiled and not; it
             takes minutes to compile them.
-        against: naive also measures what the plain formula would cost, not compiled.
+        against: naive also measures what the plain formula would cost, not compiled. pytorch
+            measures training with the sum, images included, beside the usual PyTorch program.
         parts: Measure the op, the blocks and the bilinear heads, too, if not compiled.
         json: Where to write all figures.
         figure: Where to draw the networks' figures, as .svg and .png.
@@ -120,6 +122,9 @@ def bench(
     from sortnet.training import resolve_precision
 
     tune()
+    if against == "pytorch":
+        _against_pytorch(networks or ("resnet20", "lenet"), rounds, precision, json)
+        return
     plan = cost.Plan(
         networks or tuple(cost.CASES),
         rounds,
@@ -148,6 +153,29 @@ def bench(
         console.print(table, "")
     if figure is not None:
         report.figure(result, figure)
+
+
+def _against_pytorch(
+    networks: tuple[str, ...], rounds: int, precision: str, json: Path | None
+) -> None:
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from sortnet import files
+    from sortnet.experiments import usual
+    from sortnet.report import cost as report
+    from sortnet.training import resolve_precision
+
+    with Console(stderr=True).status("") as status:
+        found = usual.against_pytorch(
+            networks,
+            rounds,
+            resolve_precision(precision),
+            lambda name, done, total: status.update(f"{name}: {done} of {total} done"),
+        )
+    if json is not None:
+        files.write_json(json, found)
+    Console().print(Markdown(report.against_pytorch(found)))
 
 
 def sortify(

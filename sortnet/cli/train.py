@@ -177,20 +177,19 @@ def predict(
 
 
 def data(
-    action: Annotated[Literal["get", "check", "speed"], tyro.conf.Positional],
+    action: Annotated[Literal["get", "check"], tyro.conf.Positional],
     name: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NAME")],
     /,
     root: Path = Path("data"),
 ) -> None:
-    """Download a data set from its official source, verify one, or time its loading.
+    """Download a data set from its official source, or verify one.
 
     $ sortnet data get cifar10
     $ sortnet data check cifar10
     $ sortnet data check path/to/images
-    $ sortnet data speed cifar10
 
     Args:
-        action: get; check, which lists every bad file; or speed, beside torchvision's DataLoader.
+        action: get; or check, which lists every bad file.
         name: cifar10, cifar100, svhn or caltech256; for check also imagenet or a path.
         root: The directory of all data sets.
     """
@@ -199,12 +198,6 @@ def data(
 
     from sortnet import data as room
 
-    if action == "speed":
-        from sortnet.experiments import loader
-
-        tune()
-        print(loader.compare(name, root))
-        return
     unit = [DownloadColumn()] if action == "get" else []
     columns = [*Progress.get_default_columns(), *unit]
     with Progress(*columns, console=Console(file=sys.stderr), transient=True) as progress:

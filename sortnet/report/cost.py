@@ -120,6 +120,25 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def against_pytorch(result: dict[str, Any]) -> str:
+    """The table of `sortnet bench --against pytorch`."""
+    machine = result["machine"]
+    heading = ["", "batch", f"sortnet, {result['precision']}", "PyTorch, float32", "times [95 %]"]
+    lines = [
+        f"Images per second, measured on {machine['processor']}, {machine['threads']} threads, "
+        f"{result['workers']} workers, torch {machine['torch']}, {result['rounds']} turns.",
+        "",
+        _line(heading),
+        _line(["---"] * len(heading)),
+    ]
+    for one in result["measurements"]:
+        ratio = one["speedup"]
+        times = f"{ratio['median']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]"
+        rates = [f"{rate:.0f}" for rate in one["images"]]
+        lines.append(_line([one["network"], str(one["batch"]), *rates, times]))
+    return "\n".join(lines) + "\n"
+
+
 def _line(cells: Row) -> str:
     return "| " + " | ".join(cells) + " |"
 
