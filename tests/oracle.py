@@ -46,6 +46,8 @@ TOLERANCE = {"float64": 1e-9, "float32": 2e-5, "bfloat16": 2e-2, "float16": 3e-3
 """Relative error that always passes: roundings of a few operations."""
 SLACK = 2.0
 """How much larger than the plain composition's error, in the same precision, an error may be."""
+FRESH = 150
+"""Cases after which new processes are started."""
 HALF_SEEDS = 5
 """Inputs over which the median is taken in half precision."""
 
@@ -480,14 +482,13 @@ def main() -> int:
     chosen = [case for case in cases() if arguments.only in str(case)]
     verdicts: list[Verdict] = []
     started = time.monotonic()
-    with ProcessPoolExecutor(2, get_context("spawn"), quietly, max_tasks_per_child=100) as pool:
-        for done in as_completed([pool.submit(judge, case) for case in chosen]):
-            verdicts.append(verdict := done.result())
-            if not verdict.passed:
-                print(f"FAIL {verdict}", flush=True)
-            elif len(verdicts) % 20 == 0:
-                spent = time.monotonic() - started
-                print(f"{len(verdicts)} of {len(chosen)} cases, {spent:.0f} s", flush=True)
+    for verdict in judged(chosen):
+        verdicts.append(verdict)
+        if not verdict.passed:
+            print(f"FAIL {verdict}", flush=True)
+        elif len(verdicts) % 20 == 0:
+            spent = time.monotonic() - started
+            print(f"{len(verdicts)} of {len(chosen)} cases, {spent:.0f} s", flush=True)
     failed = sum(not verdict.passed for verdict in verdicts)
     if arguments.json:
         order = {case: i for i, case in enumerate(chosen)}
@@ -496,6 +497,15 @@ def main() -> int:
         arguments.json.write_text(json.dumps(content, indent=1) + "\n")
     print(f"{len(verdicts) - failed} passed, {failed} failed")
     return 1 if failed else 0
+
+
+def judged(chosen: list[Case]) -> Iterator[Verdict]:
+    """Judge cases in two processes; new ones now and then, since compiled code stays in memory."""
+    for start in range(0, len(chosen), FRESH):
+        with ProcessPoolExecutor(2, get_context("spawn"), quietly) as pool:
+            jobs = [pool.submit(judge, case) for case in chosen[start : start + FRESH]]
+            for done in as_completed(jobs):
+                yield done.result()
 
 
 def quietly() -> None:
