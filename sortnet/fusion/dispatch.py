@@ -26,7 +26,7 @@ def obstacle(second_order: bool, *tensors: Tensor) -> str | None:
         return "this version of PyTorch lacks what the joint path needs"
     if any(type(x) not in TENSORS for x in tensors):
         return "a tensor is of a subclass"
-    if torch.compiler.is_exporting() or private.tracing():
+    if private.exporting() or private.tracing():
         return "the model is being exported: the graph is to have PyTorch's operations only"
     if private.transformed():
         return "torch.func or forward-mode differentiation is active"

@@ -40,6 +40,16 @@ def transformed() -> bool:
     return _are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # Dynamo calls it
+def exporting() -> bool:
+    """Return True within `torch.export`.
+
+    Dynamo must call this and not look inside: that of PyTorch 2.10 takes `is_exporting` for True
+    whatever it compiles for.
+    """
+    return torch.compiler.is_exporting()
+
+
 def tracing() -> bool:
     """Return True within `torch.jit.trace`."""
     return torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call, no-any-return]
