@@ -93,7 +93,10 @@ def peak_bytes(function: Callable[[], object]) -> int:
         function()
         return torch.cuda.max_memory_allocated() - before
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its messages are for its developers
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    # There is one cycle only, but without acc_events PyTorch 2.10 warns of more.
+    with profile(
+        activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True
+    ) as profiler:
         function()
     assert profiler.profiler is not None
     results: Any = profiler.profiler.kineto_results
