@@ -18,12 +18,17 @@ demo: $(STAMP)
 test: lint
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal
 
-# the oldest PyTorch that is supported, in an environment of its own
+# the library with the oldest PyTorch that is supported, in an environment of its own
 OLDEST := .venv-oldest
-test-oldest:
+OLDEST_TESTS := private fusion joint oracle networks surgery sites export weights
+
+$(OLDEST)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(OLDEST)
 	$(OLDEST)/bin/pip install --quiet --disable-pip-version-check 'torch==2.10.*' 'torchvision==0.25.*' --editable '.[dev]'
-	OMP_NUM_THREADS=1 $(OLDEST)/bin/pytest --numprocesses auto --dist worksteal tests/test_fusion.py tests/test_joint.py tests/test_oracle.py tests/test_networks.py tests/test_surgery.py tests/test_sites.py
+	touch $@
+
+test-oldest: $(OLDEST)/.installed
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(OLDEST)/bin/pytest --numprocesses auto --dist worksteal $(OLDEST_TESTS:%=tests/test_%.py)
 
 # the joint path against the plain composition in float64, in every mode: 20 minutes
 oracle: $(STAMP)

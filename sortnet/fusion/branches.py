@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sortnet.fusion import private
 from sortnet.fusion.private import store
 from sortnet.fusion.terms import widen
 
@@ -242,7 +243,7 @@ class Normalized(Branch):
         wanted = [True, weight is not None, bias is not None]
         # its own derivative knows that the statistics depend on raw
         batch = mean.detach(), invstd.detach()
-        by_raw, by_weight, by_bias = _batch_norm_backward(
+        by_raw, by_weight, by_bias = private.batch_norm_backward(
             grad.to(raw.dtype), raw, weight, None, None, *batch, True, settings[1], wanted
         )
         return (
@@ -260,9 +261,6 @@ class Normalized(Branch):
             return saved
         var, mean = torch.var_mean(widen(saved[0]), (0, 2, 3), correction=0)
         return *saved[:3], mean, torch.rsqrt(var + settings[1])
-
-
-_batch_norm_backward = torch.ops.aten.native_batch_norm_backward.default
 
 
 def _widened(tensors: Tensors) -> Tensors:
@@ -290,7 +288,7 @@ def _statistics(raw: Tensor, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor, bool
             raw.dtype == widen(raw).dtype or getattr(running[0], "dtype", None) == torch.float32
         )
         if exact and not torch.compiler.is_compiling():
-            mean, var = torch.batch_norm_update_stats(raw, *running, factor)
+            mean, var = private.batch_norm_update_stats(raw, *running, factor)
             return mean, var, True
         var, mean = torch.var_mean(widen(raw), (0, 2, 3), correction=0)
         if running[0] is not None and running[1] is not None:

@@ -26,7 +26,7 @@ def obstacle(second_order: bool, *tensors: Tensor) -> str | None:
         return "this version of PyTorch lacks what the joint path needs"
     if any(type(x) not in TENSORS for x in tensors):
         return "a tensor is of a subclass"
-    if torch.compiler.is_exporting() or private.tracing():
+    if private.exporting() or private.tracing():
         return "the model is being exported: the graph is to have PyTorch's operations only"
     if private.transformed():
         return "torch.func or forward-mode differentiation is active"
@@ -56,7 +56,8 @@ def module_obstacle(fusion: nn.Module, a: Branch, b: Branch, second_order: bool)
             return "a cumulative average is not compiled"
         if raw.numel() <= raw.shape[1]:
             return "batch normalization needs more than one value per channel"
-    if private.hooked(fusion, *norms):
-        return "a hook is registered on the fusion or on a normalization"
     parameters = [p for m in (fusion, *norms) for p in m._parameters.values() if p is not None]
-    return obstacle(second_order, raw, b.raw, *parameters)
+    found = obstacle(second_order, raw, b.raw, *parameters)
+    if found is None and private.hooked(fusion, *norms):
+        return "a hook is registered on the fusion or on a normalization"
+    return found

@@ -1,7 +1,8 @@
-"""The one file that uses what PyTorch does not promise to keep.
+"""The one file of the fusion that uses what PyTorch does not promise to keep.
 
-Each use is behind a check of what this version of PyTorch has. Where something is missing, fused
-kernels are not used, and fusions run by PyTorch's own operations.
+All of it is looked for when this file is imported. If anything is missing, `COMPLETE` is False,
+nothing else of this file is called, and fusions run by PyTorch's own operations. What only the
+kernels need is looked for when the first one is compiled: without it there are none.
 """
 
 import os
@@ -22,8 +23,12 @@ try:
     from torch.overrides import _get_current_function_mode_stack
     from torch.utils._device import DeviceContext
 
+    batch_norm_update_stats = torch.batch_norm_update_stats
+    batch_norm_backward = torch.ops.aten.native_batch_norm_backward.default
+    _hooks = {"_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"}
     COMPLETE = hasattr(torch.autograd.forward_ad, "_current_level")
-except ImportError:  # another version of PyTorch
+    COMPLETE = COMPLETE and _hooks <= vars(nn.Module()).keys()
+except (ImportError, AttributeError):  # another version of PyTorch
     COMPLETE = False
 
 _tracing = False
@@ -33,6 +38,16 @@ _tracing = False
 def transformed() -> bool:
     """Return True within `torch.func` transforms and forward-mode differentiation."""
     return _are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # Dynamo calls it
+def exporting() -> bool:
+    """Return True within `torch.export`.
+
+    Dynamo must call this and not look inside: that of PyTorch 2.10 takes `is_exporting` for True
+    whatever it compiles for.
+    """
+    return torch.compiler.is_exporting()
 
 
 def tracing() -> bool:

@@ -94,7 +94,10 @@ def peak_bytes(function: Callable[[], object], device: str | torch.device = "cpu
         function()
         return torch.accelerator.max_memory_allocated(device) - before
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its messages are for its developers
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    # There is one cycle only, but without acc_events PyTorch 2.10 warns of more.
+    with profile(
+        activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True
+    ) as profiler:
         function()
     assert profiler.profiler is not None
     results: Any = profiler.profiler.kineto_results
