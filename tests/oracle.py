@@ -49,7 +49,7 @@ SLACK = 2.0
 FRESH = 150
 """Cases after which new processes are started."""
 HALF_SEEDS = 5
-"""Inputs over which the median is taken in half precision."""
+"""Inputs over which the lower quartile is taken in half precision."""
 
 
 @dataclass(frozen=True)
@@ -367,7 +367,7 @@ def judge(case: Case) -> Verdict:
     except Exception as error:
         reason = f"{type(error).__name__}: {(str(error).strip().splitlines() or [''])[0][:200]}"
         return Verdict(case, float("inf"), "", 0.0, False, reason)
-    ours, theirs = _medians(product), _medians(plain)
+    ours, theirs = _typical(product), _typical(plain)
     bound = {name: max(TOLERANCE[case.precision], SLACK * theirs[name]) for name in ours}
     where = max(ours, key=lambda name: ours[name] / bound[name])
     return Verdict(case, ours[where], where, theirs[where], ours[where] <= bound[where])
@@ -384,8 +384,9 @@ def _overall(found: dict[str, float]) -> dict[str, float]:
     return {"response": found["response"], "gradients": statistics.median(gradients)}
 
 
-def _medians(found: list[dict[str, float]]) -> dict[str, float]:
-    return {name: statistics.median(one[name] for one in found) for name in found[0]}
+def _typical(found: list[dict[str, float]]) -> dict[str, float]:
+    """The lower quartile over the inputs: a kink spoils some of them, a defect all."""
+    return {name: sorted(one[name] for one in found)[len(found) // 4] for name in found[0]}
 
 
 FUSIONS = ("sum", "sort", "gated", "sum+max+prod", "max+root", "sum+square")
@@ -409,7 +410,7 @@ def block_cases() -> Iterator[Case]:
     for name, mode in itertools.product(BLOCKS, MODES):
         yield Case(name, "sort", "contiguous", "float64", mode)
         yield Case(name, "gated", "contiguous", "float64", mode)
-        if mode != "double":
+        if mode not in ("double", "export"):  # a graph keeps the precision it was exported in
             yield Case(name, "sort", "channels_last", "bfloat16", mode)
     for name in BLOCKS:
         yield Case(name, "sort", "contiguous", "float64", "inductor")
