@@ -3,7 +3,9 @@
 import hashlib
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -118,8 +120,8 @@ class Dataset:
         mean: Of each colour, where 1 is white.
         std: The standard deviation of each colour.
         flip: Whether a mirrored image still shows its class.
-        fingerprint: SHA-256 of the content, the split and the preprocessing. For images on disk
-            the content is the files' names and sizes.
+        mark: The fingerprint, or what computes it.
+        former: The fingerprint that earlier versions gave, if it was another.
     """
 
     name: str
@@ -131,7 +133,16 @@ class Dataset:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     flip: bool
-    fingerprint: str
+    mark: str | Callable[[], str]
+    former: str | None = None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the content, the split and the preprocessing.
+
+        For images on disk every file is read, once; see `sortnet.data.content`.
+        """
+        return self.mark if isinstance(self.mark, str) else self.mark()
 
 
 @dataclass(frozen=True)
