@@ -1,11 +1,14 @@
 """Files that are whole or not there: atomic writing, checksums, locks."""
 
 import fcntl
+import glob
 import hashlib
 import json
 import os
+import platform
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,9 +17,11 @@ from typing import Any
 def write(path: Path, content: bytes | str) -> None:
     """Write a file under a temporary name, put it on the disk, then give it its name.
 
-    A reader sees the old file or the new one, whenever the power fails or the disk is full.
+    A reader sees the old file or the new one, whenever the power fails or the disk is full. What
+    killed writers of the same file left behind is removed.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    temporary = path.with_name(f".{path.name}.{_host()}.{os.getpid()}")
+    remove_leftovers(path.parent, path.name)
     try:
         write_through(temporary, content)
         temporary.replace(path)
@@ -24,6 +29,46 @@ def write(path: Path, content: bytes | str) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync(path.parent)
+
+
+def remove_leftovers(directory: Path, name: str = "*") -> None:
+    """Remove the temporary files of writers that were killed on this machine.
+
+    Arguments:
+        directory: Where they wrote.
+        name: The file that they wrote; by default any.
+    """
+    pattern = "*" if name == "*" else glob.escape(name)
+    for path in directory.glob(f".{pattern}.{glob.escape(_host())}.*"):
+        process = path.name.rpartition(".")[2]
+        if process.isdecimal() and process.isascii() and not _alive(int(process)):
+            path.unlink(missing_ok=True)
+
+
+def _host() -> str:
+    """The machine's name, as part of a file's: another machine's processes cannot be asked for."""
+    return re.sub(r"[^\w-]", "_", platform.node()) or "_"
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:  # it is somebody else's
+        return True
+    return True
+
+
+def set_aside(path: Path, label: str = "damaged") -> Path:
+    """Rename a file or directory to ``label-name``, with a number if there is one already."""
+    target, count = path.with_name(f"{label}-{path.name}"), 1
+    while target.exists():
+        count += 1
+        target = path.with_name(f"{label}-{path.name}-{count}")
+    path.rename(target)
+    sync(path.parent)
+    return target
 
 
 def write_through(path: Path, content: bytes | str) -> None:
@@ -48,6 +93,32 @@ def read_json(path: Path) -> Any:  # noqa: ANN401
         return json.loads(path.read_bytes())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} is not a JSON file: {error}") from None
+
+
+def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
+    """Write an object as JSON with its own SHA-256, which `read_sealed` verifies."""
+    plain = json.loads(json.dumps(value))  # with the keys that a reader will find
+    write_json(path, {**plain, "sha256": digest(canonical(plain))})
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Read what `write_sealed` wrote; a file of an earlier version has no SHA-256 to verify.
+
+    Raises:
+        ValueError: The file is not a JSON object, or was changed.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict):
+        raise ValueError(f"{path} does not hold a JSON object")
+    claimed = value.pop("sha256", None)
+    if claimed is not None and claimed != digest(canonical(value)):
+        raise ValueError(f"{path} was changed: it does not have the SHA-256 that is written in it")
+    return value
+
+
+def canonical(value: object) -> bytes:
+    """A value as the JSON that its SHA-256 is taken of."""
+    return json.dumps(value, sort_keys=True).encode()
 
 
 def sync(directory: Path) -> None:

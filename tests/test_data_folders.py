@@ -1,5 +1,6 @@
 """Folders of images: their layouts, the safe reader, streams of any number of workers, checks."""
 
+import os
 import re
 import struct
 import zlib
@@ -14,6 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from sortnet import data
+from sortnet.data import content
 from sortnet.data.dataset import Files
 from sortnet.data.loader import _part, centre
 
@@ -114,6 +116,38 @@ def test_fingerprint_follows_names_sizes_and_split(tmp_path: Path) -> None:
     picture(root / "cat" / "zz.png", 9, 9)
     marks.append(data.load(str(root)).fingerprint)
     assert [a == b for a, b in pairwise(marks)] == [True, False, False, False, False]
+
+
+def test_images_are_read_once_for_their_fingerprint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And again where one was replaced by another of the same size and time."""
+    root = album(tmp_path)
+    monkeypatch.setattr(content, "SETTLED", 0)
+    read: list[str] = []
+    original = content._sha256
+
+    def counted(path: Path) -> bytes:
+        read.append(path.name)
+        return original(path)
+
+    monkeypatch.setattr(content, "_sha256", counted)
+    first = data.load(str(root))
+    assert read == []  # not before it is asked for
+    marks = [first.fingerprint]
+    count = len(read)
+    assert count == len(first.train) + len(first.test)
+    marks.append(data.load(str(root)).fingerprint)
+    assert len(read) == count
+    file = sorted((root / "cat").glob("*.png"))[0]
+    before = file.stat()
+    changed = bytearray(file.read_bytes())
+    changed[-1] ^= 1
+    file.write_bytes(changed)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    marks.append(data.load(str(root)).fingerprint)
+    assert marks[0] == marks[1] != marks[2]
+    assert 0 < len(read) - count < count  # its class alone
 
 
 def batches(dataset: data.Dataset, workers: int, **more: Any) -> list[data.Batch]:  # noqa: ANN401

@@ -69,7 +69,7 @@ def test_twenty_kills_leave_no_trace(tmp_path: Path) -> None:
             assert live(out, moment) == -signal.SIGKILL
         assert live(out) == 0
         assert outcome(out / survivors.RUN.id) == expected
-        assert not list((out / survivors.RUN.id / "checkpoints").glob(".*"))
+        assert not list((out / survivors.RUN.id).rglob(".*"))
 
 
 def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -101,7 +101,7 @@ def command(out: Path, *more: str) -> list[str]:
     return [*base, "--out", str(out), *more]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_saves_and_exits(tmp_path: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(command(tmp_path), stderr=subprocess.PIPE, text=True)
     directory = tmp_path / "digits" / "lenet-x0.1" / "seed0"

@@ -108,6 +108,8 @@ class Keeping:
     """What is done about a loss or gradient that is not finite."""
     anyway: bool = False
     """Resume even where threads, versions, processes or data have changed."""
+    resume_from: int | None = None
+    """Resume from the checkpoint of this step, and set newer ones aside."""
     compile: Literal["auto", "on", "off"] = "auto"
     """Compile the network; auto does so on a GPU where it pays."""
     device: Device = "auto"

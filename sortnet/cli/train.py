@@ -75,16 +75,18 @@ def train(
         keeping.anyway,
         keeping.compile,
         keeping.device,
+        keeping.resume_from,
     )
     tune(keeping.threads)
     directory = keeping.out / run.id
-    known = runs.result(directory)
+    known = _finished(directory)
     watchers = [] if known else _watchers(directory, keeping.tensorboard)
     result = runs.train(run, keeping.out, keeping.root, habits=habits, watchers=watchers)
-    if known and known.ended == "diverged":
+    if result.ended == "diverged":
         raise ValueError(
-            f"{directory} diverged at step {known.steps}, in {known.where}; it would do so again:"
-            " choose another --name and --warm-up, --clip or --rate"
+            f"{directory} diverged at step {result.steps}, in {result.where}; it would do so"
+            " again: go on with --on-nonfinite rollback, or choose another --name and --warm-up,"
+            " --clip or --rate"
         )
     print(
         f"{run.title} on {run.data}: test error {result.error:.2f} %, top-5"
@@ -92,6 +94,17 @@ def train(
         f" {result.seconds:.0f} s{', as trained before' if known else ''}"
     )
     print(directory)
+
+
+def _finished(directory: Path) -> bool:
+    """Whether a run has finished; a damaged result is none, and training says so."""
+    from sortnet import runs
+
+    try:
+        result = runs.result(directory)
+    except ValueError:
+        return False
+    return result is not None and result.ended == "finished"
 
 
 def _watchers(directory: Path, tensorboard: bool) -> "list[Watcher]":

@@ -3,7 +3,9 @@
 import hashlib
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -124,8 +126,8 @@ class Dataset:
         mean: Of each colour, where 1 is white.
         std: The standard deviation of each colour.
         flip: Whether a mirrored image still shows its class.
-        fingerprint: SHA-256 of the content, the split and the preprocessing. For images on disk
-            the content is the files' names and sizes.
+        mark: The fingerprint, or what computes it.
+        former: The fingerprint that earlier versions gave, if it was another.
     """
 
     name: str
@@ -137,7 +139,16 @@ class Dataset:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     flip: bool
-    fingerprint: str
+    mark: str | Callable[[], str]
+    former: str | None = None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 of the content, the split and the preprocessing.
+
+        For images on disk every file is read, once; see `sortnet.data.content`.
+        """
+        return self.mark if isinstance(self.mark, str) else self.mark()
 
     def to(self, device: torch.device) -> "Dataset":
         """The data set with small images on a device, where batches are then made.

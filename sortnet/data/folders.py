@@ -1,13 +1,15 @@
 """Folders of images, one for each class: ImageNet, Caltech-256, or a user's own."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from sortnet.data import content
 from sortnet.data.dataset import Dataset, Files, Wanted, fingerprint, stratified
 from sortnet.data.images import SUFFIXES
 
@@ -67,8 +69,8 @@ def read(root: Path, wanted: Wanted) -> Dataset:
     train, *others = (listing(root / name) for name in ("train", *tests))
     for other in others:
         _same_classes(train, other)
-    marks = [(part.paths, part.sizes) for part in (train, *others)]
-    return _dataset(train, [part.files() for part in (train, *others)], wanted, marks)
+    splits = [part.files() for part in (train, *others)]
+    return _dataset((train, *others), splits, splits, wanted)
 
 
 def imagenet(root: Path, wanted: Wanted) -> Dataset:
@@ -184,12 +186,14 @@ def _undivided(found: Listing, wanted: Wanted) -> Dataset:
     if len(test) == 0:
         raise ValueError(f"{found.root} has {len(files)} images, too few for a test split")
     splits = [files.chosen(rest), files.chosen(test)]
-    return _dataset(found, splits, wanted, [(found.paths, found.sizes)])
+    return _dataset((found,), [files], splits, wanted)
 
 
 def _dataset(
-    found: Listing, splits: list[Files], wanted: Wanted, marks: list[tuple[list[str], list[int]]]
+    listings: Sequence[Listing], every: list[Files], splits: list[Files], wanted: Wanted
 ) -> Dataset:
+    found = listings[0]
+    marks = [(part.paths, part.sizes) for part in listings]
     if wanted.preprocess not in (None, "none"):
         raise ValueError(f"images have no preprocessing {wanted.preprocess!r}; only svhn has")
     size = SIZE if wanted.size is None else wanted.size
@@ -203,6 +207,13 @@ def _dataset(
     if wanted.validation:
         rest, held = stratified(train.labels, wanted.validation, "folder", "validation")
         train, validation = train.chosen(rest), train.chosen(held)
-    mark = fingerprint("folder", found.classes, marks, size, wanted.validation, MEAN, STD)
-    name = wanted.name
-    return Dataset(name, found.classes, size, train, validation, test, MEAN, STD, True, mark)
+    former = fingerprint("folder", found.classes, marks, size, wanted.validation, MEAN, STD)
+    mark = partial(_content, former, every)
+    return Dataset(
+        wanted.name, found.classes, size, train, validation, test, MEAN, STD, True, mark, former
+    )
+
+
+def _content(listed: str, every: list[Files]) -> str:
+    """The fingerprint of what was listed and of each file's bytes."""
+    return fingerprint(listed, [content.digest(files) for files in every])

@@ -106,7 +106,8 @@ def _patient(_worker: int) -> None:
     Schedulers send it to both, and that process must not lose its workers while it saves.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, lambda *_: signal.alarm(PATIENCE))
+    for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+        signal.signal(number, lambda *_: signal.alarm(PATIENCE))
 
 
 def _as_it_is(batch: Any) -> Any:  # noqa: ANN401

@@ -56,7 +56,7 @@ def keep(stored: Stored, place: Path) -> None:
     for key, found in stored["runs"].items():
         file = place / f"{key}.json"
         file.parent.mkdir(parents=True, exist_ok=True)
-        files.write_json(file, found)
+        files.write_sealed(file, found)
 
 
 def _cell(cell: Cell, same: list[Run]) -> dict[str, Any]:
@@ -85,8 +85,8 @@ def _kept(file: Path) -> Entry | None:
     """What `keep` has written."""
     if not file.is_file():
         return None
-    found: Entry = files.read_json(file)
-    if not isinstance(found, dict) or not {"ended", "test", "data"} <= found.keys():
+    found: Entry = files.read_sealed(file)
+    if not {"ended", "test", "data"} <= found.keys():
         raise ValueError(f"{file} does not hold what is kept of a run")
     return found
 

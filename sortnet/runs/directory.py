@@ -1,6 +1,5 @@
 """What a run's directory holds: readers that never change it."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +8,7 @@ from typing import Any
 from sortnet import files, pretrained
 from sortnet.networks import Network
 from sortnet.runs.run import Run
-from sortnet.training import checkpoint
+from sortnet.training import checkpoint, records
 from sortnet.training.loop import score
 from sortnet.training.machine import Machine
 from sortnet.training.scores import Scores
@@ -28,6 +27,7 @@ class Result:
         test: ``error`` and ``error5`` in per cent, ``loss``, ``images``; empty if it diverged.
         confusion: How many images of each class were taken for which, for 100 classes at most.
         where: Where it diverged.
+        habits: With what habits it diverged; with others it can go on.
     """
 
     directory: Path
@@ -38,6 +38,7 @@ class Result:
     test: Mapping[str, float]
     confusion: list[list[int]] | None = None
     where: str | None = None
+    habits: Mapping[str, Any] | None = None
 
     @property
     def error(self) -> float:
@@ -61,7 +62,7 @@ def result(directory: str | Path) -> Result | None:
     path = Path(directory) / "result.json"
     if not path.is_file():
         return None
-    stored = files.read_json(path)
+    stored = files.read_sealed(path)
     try:
         return Result(Path(directory), read(directory), **stored)
     except TypeError as error:
@@ -70,24 +71,12 @@ def result(directory: str | Path) -> Result | None:
 
 def rows(directory: str | Path) -> list[dict[str, Any]]:
     """A run's metrics; a last line that a killed process left unfinished is passed over."""
-    return _lines(Path(directory) / "metrics.jsonl")
+    return records.read(Path(directory) / "metrics.jsonl")
 
 
 def events(directory: str | Path) -> list[dict[str, Any]]:
     """A run's starts, stops and mishaps."""
-    return _lines(Path(directory) / "events.jsonl")
-
-
-def _lines(path: Path) -> list[dict[str, Any]]:
-    if not path.is_file():
-        return []
-    text = path.read_text()
-    whole = text[: text.rfind("\n") + 1].splitlines()
-    try:  # as one array, which is twice as fast as line by line
-        lines: list[dict[str, Any]] = json.loads(f"[{','.join(whole)}]")
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not a file of JSON lines: {error}") from None
-    return lines
+    return records.read(Path(directory) / "events.jsonl")
 
 
 def find(*directories: str | Path) -> list[Path]:
@@ -176,19 +165,43 @@ def examine(directory: str | Path) -> list[str]:
     lines.append(f"in use by process {holder}" if holder else "not in use")
     intact, damaged = checkpoint.survey(directory / "checkpoints")
     lines += [f"damaged: {error}" for error in damaged]
+    lines += [f"set aside: {path.relative_to(directory)}" for path in _set_aside(directory)]
     lines += [f"intact: checkpoint of step {found.step:,}" for found in intact]
-    lines.append(f"{len(rows(directory)):,} rows of metrics")
-    mishaps = [e for e in events(directory) if e["event"] in ("nonfinite", "rollback", "damaged")]
-    lines += [f"mishap: {_told(event)}" for event in mishaps]
-    ended = result(directory)
-    if ended is not None and ended.ended == "finished":
-        lines.append(f"finished: test error {ended.error:.2f} %; it will not be trained again")
-    elif ended is not None:
-        lines.append(f"diverged at step {ended.steps:,}, in {ended.where}")
-    else:
-        start = intact[0].step if intact else 0
-        lines.append(f"would go on at step {start:,} of {steps:,}")
+    start = intact[0].step if intact else 0
+    for look in (_rows_told, _mishaps, lambda path: _outcome(path, start, steps)):
+        try:
+            lines += look(directory)
+        except ValueError as error:
+            lines.append(f"damaged: {error}")
     return lines
+
+
+def _set_aside(directory: Path) -> list[Path]:
+    places = (directory, directory / "checkpoints")
+    labels = ("damaged", "superseded")
+    return sorted(path for place in places for x in labels for path in place.glob(f"{x}-*"))
+
+
+def _rows_told(directory: Path) -> list[str]:
+    return [f"{len(rows(directory)):,} rows of metrics"]
+
+
+def _mishaps(directory: Path) -> list[str]:
+    names = ("nonfinite", "rollback", "damaged")
+    found = [event for event in events(directory) if event.get("event") in names]
+    return [f"mishap: {_told(event)}" for event in found]
+
+
+def _outcome(directory: Path, start: int, steps: int) -> list[str]:
+    ended = result(directory)
+    if ended is None:
+        return [f"would go on at step {start:,} of {steps:,}"]
+    if ended.ended == "finished":
+        return [f"finished: test error {ended.error:.2f} %; it will not be trained again"]
+    return [
+        f"diverged at step {ended.steps:,}, in {ended.where}; with --on-nonfinite rollback it"
+        f" would go on at step {start:,} of {steps:,}"
+    ]
 
 
 def _told(event: Mapping[str, Any]) -> str:

@@ -5,6 +5,7 @@ import io
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from sortnet.runs.directory import Result, load, network_config, read, result
 from sortnet.runs.run import Run
 from sortnet.training.distributed import World, joined
 from sortnet.training.faults import Diverged
-from sortnet.training.loop import Habits, Trainer
+from sortnet.training.loop import Habits, Trainer, brief_difference
 from sortnet.training.machine import description
 from sortnet.training.scores import Scores
 from sortnet.training.watch import Watcher
@@ -65,6 +66,10 @@ def train(
 ) -> Result:
     """Train a run, or go on with it, or, if it has ended, say what came of it.
 
+    A run that diverged goes on from its last checkpoint if it is started with other habits than
+    those it diverged with, such as ``rollback``. Nothing but a lock is written before the first
+    step is taken.
+
     Arguments:
         run: What is trained, on what and how.
         out: The directory of all runs.
@@ -78,16 +83,11 @@ def train(
     """
     directory, habits = Path(out) / run.id, habits or Habits()
     with joined(habits.device) as world, ExitStack() as stack:
-        if world.writes:
-            directory.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(files.locked(directory / "lock", f"training {directory}"))
-        _same(run, directory)
-        if (ended := result(directory)) is not None:
-            return ended
+        known = world.decide(lambda: _known(run, directory, habits))
+        if known is not None:
+            return Result(directory, run, **known)
         dataset = run.load(root)
-        if world.writes and not (directory / "run.json").is_file():
-            _describe(run, directory, dataset)
-        world.wait()
+        _ = dataset.fingerprint  # can take minutes: before any process waits for another
         trainer = Trainer(
             fresh(run, dataset),
             dataset,
@@ -100,7 +100,12 @@ def train(
             habits=habits,
             world=world,
             watchers=watchers,
+            configuration=run.configuration(),
+            claim=lambda: _claim(run, directory, dataset),
         )
+        known = world.decide(lambda: _enter(run, trainer, stack))
+        if known is not None:  # another process has trained it in the meantime
+            return Result(directory, run, **known)
         try:
             trainer.train()
         except Diverged as error:
@@ -112,6 +117,54 @@ def train(
         return Result(directory, run, **stored)
 
 
+def _known(run: Run, directory: Path, habits: Habits) -> dict[str, Any] | None:
+    """The stored result of a run for which there is nothing left to do.
+
+    Raises:
+        ValueError: There is another run in the directory, or this one cannot go on.
+    """
+    _same(run, directory)
+    try:
+        ended = result(directory)
+    except ValueError:  # damaged, which `_enter` sees to
+        return None
+    if ended is None or (ended.ended == "diverged" and _other_habits(ended, habits)):
+        return None
+    if habits.resume_from is not None:
+        raise ValueError(
+            f"{directory} has {ended.ended}; to train it again from step {habits.resume_from},"
+            " remove its result.json"
+        )
+    stored: dict[str, Any] = files.read_sealed(directory / "result.json")
+    return stored
+
+
+def _other_habits(ended: Result, habits: Habits) -> bool:
+    """Whether a run would be kept in another way than when it diverged."""
+    before = asdict(Habits()) | {"device": habits.device} if ended.habits is None else ended.habits
+    return dict(before) != asdict(habits)
+
+
+def _enter(run: Run, trainer: Trainer, stack: ExitStack) -> dict[str, Any] | None:
+    """Lock the directory and clear it of what killed or spoilt lives left; see `_known`."""
+    directory = trainer.directory
+    directory.mkdir(parents=True, exist_ok=True)
+    stack.enter_context(files.locked(directory / "lock", f"training {directory}"))
+    files.remove_leftovers(directory)
+    _set_aside_damaged(trainer)
+    return _known(run, directory, trainer.habits)
+
+
+def _set_aside_damaged(trainer: Trainer) -> None:
+    """Make room for a new result where the one that is there is damaged."""
+    try:
+        result(trainer.directory)
+    except ValueError as error:
+        aside = files.set_aside(trainer.directory / "result.json")
+        trainer.mend_events()
+        trainer.report_damage(f"{error}; it is made again, the old one is {aside.name}")
+
+
 def _same(run: Run, directory: Path) -> None:
     """Refuse a directory in which there is another run."""
     if not (directory / "run.json").is_file():
@@ -120,9 +173,17 @@ def _same(run: Run, directory: Path) -> None:
     for name, value in here.items():
         if there[name] != value:
             raise ValueError(
-                f"{directory} is another run: its {name} is {_brief(there[name], value)};"
+                f"{directory} is another run: its {name} is"
+                f" {brief_difference(there[name], value)};"
                 " --name gives this one a directory of its own"
             )
+
+
+def _claim(run: Run, directory: Path, dataset: Dataset) -> None:
+    """Make a directory this run's: it has a run.json, and no result of an earlier life."""
+    if not (directory / "run.json").is_file():
+        _describe(run, directory, dataset)
+    (directory / "result.json").unlink(missing_ok=True)
 
 
 def _describe(run: Run, directory: Path, dataset: Dataset) -> None:
@@ -141,15 +202,6 @@ def _describe(run: Run, directory: Path, dataset: Dataset) -> None:
         },
     }
     files.write_json(directory / "run.json", content)
-
-
-def _brief(there: object, here: object) -> str:
-    """Two differing values; of two recipes only what differs in them."""
-    if isinstance(there, dict) and isinstance(here, dict):
-        for name in there:
-            if there[name] != here.get(name):
-                return f"{name} {_brief(there[name], here.get(name))}"
-    return f"{there}, not {here}"
 
 
 def _tested(trainer: Trainer) -> dict[str, Any]:
@@ -187,12 +239,13 @@ def _diverged(trainer: Trainer, error: Diverged) -> dict[str, Any]:
         "seconds": trainer.state.seconds,
         "test": {},
         "where": error.where,
+        "habits": asdict(trainer.habits),
     }
 
 
 def _finish(world: World, directory: Path, stored: Mapping[str, Any]) -> None:
     if world.writes:
-        files.write_json(directory / "result.json", stored)
+        files.write_sealed(directory / "result.json", stored)
     world.wait()
 
 

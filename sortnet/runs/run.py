@@ -1,5 +1,6 @@
 """What is trained, on what and how, as data."""
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -97,6 +98,15 @@ class Run:
     def as_json(self) -> dict[str, Any]:
         """As what JSON can hold."""
         return asdict(self)
+
+    def configuration(self) -> dict[str, Any]:
+        """What a checkpoint must agree with to be one of this run.
+
+        All of `as_json` but the name, which only chooses a directory, and the data, which may be
+        moved to another path: their fingerprint is compared instead.
+        """
+        plain: dict[str, Any] = json.loads(json.dumps(self.as_json()))
+        return {key: value for key, value in plain.items() if key not in ("name", "data")}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Run":

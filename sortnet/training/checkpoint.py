@@ -5,7 +5,9 @@
     checkpoints/step-0003200/
         model.safetensors
         optimizer.safetensors
-        manifest.json       step, state, environment, and size and SHA-256 of the other two
+        metrics.jsonl       the run's metrics up to this step
+        manifest.json       step, state, environment, the run's configuration, and size and SHA-256
+                            of the other files
 
 Nothing is ever unpickled, and a file that was damaged is found before it is used: safetensors
 alone reads a file with a flipped bit without a word.
@@ -13,6 +15,7 @@ alone reads a file with a flipped bit without a word.
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -31,20 +34,41 @@ PREFIX = "step-"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint on disk whose manifest has been verified, and what the manifest says."""
+    """A checkpoint on disk that has been verified, and what its manifest says.
+
+    Attributes:
+        path: Its directory.
+        step: How many steps had been taken.
+        state: What else training remembers.
+        environment: What a bit-identical continuation depends on.
+        run: The configuration of the run that it belongs to; empty in earlier versions.
+        files: The names of its files.
+    """
 
     path: Path
     step: int
     state: Mapping[str, Any]
     environment: Mapping[str, Any]
+    run: Mapping[str, Any]
+    files: tuple[str, ...]
 
     def tensors(self, part: str) -> dict[str, Tensor]:
         """The tensors of one of its files, ``model`` or ``optimizer``."""
         return safetensors.torch.load((self.path / f"{part}.safetensors").read_bytes())
 
+    def text(self, name: str) -> bytes | None:
+        """The content of another of its files; None if an earlier version did not write it."""
+        return (self.path / name).read_bytes() if name in self.files else None
+
 
 class Damaged(ValueError):
-    """A checkpoint that does not hold what its manifest says."""
+    """A checkpoint that does not hold what its manifest says.
+
+    Attributes:
+        path: Its directory.
+    """
+
+    path: Path
 
 
 def save(
@@ -53,6 +77,8 @@ def save(
     parts: Mapping[str, Mapping[str, Tensor]],
     state: Mapping[str, Any],
     environment: Mapping[str, Any],
+    run: Mapping[str, Any] | None = None,
+    texts: Mapping[str, bytes] | None = None,
 ) -> Checkpoint:
     """Write a checkpoint and read it back; one of the same step is replaced.
 
@@ -62,13 +88,22 @@ def save(
         parts: Tensors by name, for each file.
         state: Whatever else training needs to go on, as JSON.
         environment: What must be the same for a bit-identical continuation.
+        run: The configuration of the run that it belongs to.
+        texts: Other files by name.
     """
     folder.mkdir(parents=True, exist_ok=True)
     temporary = folder / f".writing-{step}-{os.getpid()}"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
+    manifest = {
+        "format": FORMAT,
+        "step": step,
+        "state": dict(state),
+        "environment": dict(environment),
+        "run": dict(run or {}),
+    }
     try:
-        _write(temporary, step, parts, state, environment)
+        _write(temporary, manifest, parts, texts or {})
         target = folder / f"{PREFIX}{step:07d}"
         if target.exists():
             files.remove(target)
@@ -82,33 +117,24 @@ def save(
 
 def _write(
     directory: Path,
-    step: int,
+    manifest: dict[str, Any],
     parts: Mapping[str, Mapping[str, Tensor]],
-    state: Mapping[str, Any],
-    environment: Mapping[str, Any],
+    texts: Mapping[str, bytes],
 ) -> None:
-    contents: dict[str, dict[str, int | str]] = {}
+    contents = dict(texts)
     for part, tensors in parts.items():
         plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
         # Serialised in memory, so that a full disk is seen as what it is.
-        content = safetensors.torch.save(plain)
-        name = f"{part}.safetensors"
+        contents[f"{part}.safetensors"] = safetensors.torch.save(plain)
+    for name, content in contents.items():
         files.write_through(directory / name, content)
-        contents[name] = {"bytes": len(content), "sha256": files.digest(content)}
-    manifest = {
-        "format": FORMAT,
-        "step": step,
-        "files": contents,
-        "state": dict(state),
-        "environment": dict(environment),
+    manifest["files"] = {
+        name: {"bytes": len(content), "sha256": files.digest(content)}
+        for name, content in contents.items()
     }
-    manifest["sha256"] = files.digest(_canonical(manifest))
+    manifest["sha256"] = files.digest(files.canonical(manifest))
     files.write_through(directory / "manifest.json", json.dumps(manifest, indent=1))
     files.sync(directory)
-
-
-def _canonical(manifest: Mapping[str, Any]) -> bytes:
-    return json.dumps(manifest, sort_keys=True).encode()
 
 
 def read(path: Path) -> Checkpoint:
@@ -118,19 +144,39 @@ def read(path: Path) -> Checkpoint:
         Damaged: With the file and the reason.
     """
     try:
-        manifest = json.loads((path / "manifest.json").read_bytes())
+        manifest = _manifest(path)
+        for name, expected in manifest["files"].items():
+            _verify(path / Path(name).name, expected)
+        return Checkpoint(
+            path,
+            manifest["step"],
+            manifest["state"],
+            manifest["environment"],
+            manifest.get("run", {}),
+            tuple(manifest["files"]),
+        )
+    except Damaged as error:
+        error.path = path
+        raise
+    except (KeyError, TypeError, AttributeError, OSError) as problem:
+        damaged = Damaged(f"{path.name} cannot be read: {problem}")
+        damaged.path = path
+        raise damaged from None
+
+
+def _manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest: dict[str, Any] = json.loads((path / "manifest.json").read_bytes())
         claimed = manifest.pop("sha256")
     except FileNotFoundError:
         raise Damaged(f"{path.name} has no manifest.json") from None
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
         raise Damaged(f"{path.name}/manifest.json cannot be read") from None
-    if files.digest(_canonical(manifest)) != claimed:
+    if files.digest(files.canonical(manifest)) != claimed:
         raise Damaged(f"{path.name}/manifest.json was changed")
     if manifest["format"] != FORMAT:
         raise Damaged(f"{path.name} has format {manifest['format']}, not {FORMAT}")
-    for name, expected in manifest["files"].items():
-        _verify(path / name, expected)
-    return Checkpoint(path, manifest["step"], manifest["state"], manifest["environment"])
+    return manifest
 
 
 def _verify(file: Path, expected: Mapping[str, Any]) -> None:
@@ -146,7 +192,7 @@ def _verify(file: Path, expected: Mapping[str, Any]) -> None:
 
 def paths(folder: Path) -> list[Path]:
     """All checkpoints' directories, the newest first."""
-    found = [p for p in folder.glob(f"{PREFIX}*") if p.name.removeprefix(PREFIX).isdigit()]
+    found = [p for p in folder.glob(f"{PREFIX}*") if re.fullmatch(PREFIX + "[0-9]+", p.name)]
     return sorted(found, key=lambda p: int(p.name.removeprefix(PREFIX)), reverse=True)
 
 
@@ -173,17 +219,53 @@ def latest(folder: Path) -> tuple[Checkpoint | None, list[Damaged]]:
     return None, damaged
 
 
+def at(folder: Path, step: int) -> Checkpoint:
+    """The checkpoint of a step.
+
+    Raises:
+        ValueError: There is none that verifies; the message lists those that do.
+    """
+    intact, _ = survey(folder)
+    for found in intact:
+        if found.step == step:
+            return found
+    steps = ", ".join(str(found.step) for found in reversed(intact)) or "none"
+    raise ValueError(f"{folder} has no intact checkpoint of step {step}; there are {steps}")
+
+
+def supersede(folder: Path, step: int) -> None:
+    """Set aside all checkpoints after a step, at which a run starts anew."""
+    for path in paths(folder):
+        if int(path.name.removeprefix(PREFIX)) > step:
+            files.set_aside(path, "superseded")
+
+
 def prune(folder: Path, keep: int, best: int | None) -> None:
-    """Remove all but the newest checkpoints and the best one, and what a killed process left.
+    """Remove all but the newest intact checkpoints and the best one.
+
+    Damaged ones among them do not count and are set aside.
 
     Arguments:
         folder: The directory of all checkpoints.
-        keep: How many of the newest ones to keep.
+        keep: How many of the newest ones to keep; one at least.
         best: The step of the best one, kept as well.
     """
-    for path in paths(folder)[keep:]:
-        if best is None or path.name != f"{PREFIX}{best:07d}":
-            files.remove(path)
+    kept = 0
+    for path in paths(folder):
+        if kept == max(1, keep):
+            if best is None or path.name != f"{PREFIX}{best:07d}":
+                files.remove(path)
+            continue
+        try:
+            read(path)
+            kept += 1
+        except Damaged:
+            files.set_aside(path)
+    remove_leftovers(folder)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a process left that was killed while it wrote or removed a checkpoint."""
     for leftover in (*folder.glob(".writing-*"), *folder.glob(".removed-*")):
         shutil.rmtree(leftover, ignore_errors=True)
 

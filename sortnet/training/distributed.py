@@ -1,10 +1,12 @@
 """Training in several processes: torchrun starts them, gradients are averaged by PyTorch's DDP."""
 
+import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -46,17 +48,64 @@ class World:
 
     def share(self, network: nn.Module) -> None:
         """Give every process the first one's buffers: batch normalisation's averages."""
+        self.spread(network.buffers())
+
+    @torch.no_grad()
+    def spread(self, tensors: Iterable[Tensor]) -> None:
+        """Give every process the first one's values of some tensors; they must be on `device`."""
         if self.size == 1:
             return
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
-        for buffer in network.buffers():
-            by_dtype.setdefault(buffer.dtype, []).append(buffer)
-        for buffers in by_dtype.values():
-            flat = torch.cat([buffer.flatten() for buffer in buffers])
+        for tensor in tensors:
+            by_dtype.setdefault(tensor.dtype, []).append(tensor)
+        for same in by_dtype.values():
+            flat = torch.cat([tensor.flatten() for tensor in same])
             dist.broadcast(flat, 0)
-            parts = torch.split(flat, [buffer.numel() for buffer in buffers])
-            for buffer, part in zip(buffers, parts, strict=True):
-                buffer.copy_(part.view_as(buffer))
+            parts = torch.split(flat, [tensor.numel() for tensor in same])
+            for tensor, part in zip(same, parts, strict=True):
+                tensor.copy_(part.view_as(tensor))
+
+    def decide(self, choose: Callable[[], Any]) -> Any:  # noqa: ANN401
+        """Let the first process choose something that JSON can hold, and tell the others.
+
+        Arguments:
+            choose: Called in the first process only. If it raises a ValueError or an OSError the
+                other processes raise an OSError with the same text, and none is left waiting.
+        """
+        if self.size == 1:
+            return choose()
+        told: dict[str, Any] = {}
+        error: ValueError | OSError | None = None
+        if self.writes:
+            try:
+                told = {"chosen": choose()}
+            except (ValueError, OSError) as raised:
+                told, error = {"error": str(raised)}, raised
+        told = self._tell(told)
+        if error is not None:
+            raise error
+        if "error" in told:
+            raise OSError(told["error"])
+        return told["chosen"]
+
+    def _tell(self, message: Any) -> Any:  # noqa: ANN401
+        content = json.dumps(message).encode() if self.writes else b""
+        length = torch.tensor([len(content)], device=self.device)
+        dist.broadcast(length, 0)
+        if self.writes:
+            text = torch.tensor(list(content), dtype=torch.uint8, device=self.device)
+        else:
+            text = torch.empty(int(length.tolist()[0]), dtype=torch.uint8, device=self.device)
+        dist.broadcast(text, 0)
+        return json.loads(bytes(text.tolist()))
+
+    def having(self, flag: bool) -> list[int]:
+        """The processes for which a flag is set."""
+        if self.size == 1:
+            return [0] if flag else []
+        ranks = torch.arange(self.size, device=self.device)
+        flags = (ranks == self.rank).to(torch.int64) * int(flag)
+        return [rank for rank, set_ in enumerate(self.sum(flags).tolist()) if set_]
 
     def wait(self) -> None:
         """Wait until all processes are here."""

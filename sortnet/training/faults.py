@@ -8,6 +8,10 @@ from types import FrameType
 import torch
 from torch import Tensor, nn
 
+HANG_UP = getattr(signal, "SIGHUP", None)  # Windows has none
+STOPPING = (signal.SIGINT, signal.SIGTERM, *([] if HANG_UP is None else [HANG_UP]))
+"""Signals that ask a run to save and stop."""
+
 
 class Diverged(ArithmeticError):
     """Loss, gradient or weights are not finite.
@@ -37,15 +41,19 @@ class Interrupted(Exception):
 
 @contextmanager
 def signals(ask: Callable[[int], None]) -> Iterator[None]:
-    """Turn the first SIGINT or SIGTERM into a wish to stop; a second one ends at once."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.getsignal(number) for number in numbers}
+    """Turn the first SIGINT, SIGTERM or SIGHUP into a wish to stop; a second one ends at once.
+
+    SIGHUP comes when a terminal is closed. Where it is ignored, under nohup, it stays so.
+    """
+    before = {number: signal.getsignal(number) for number in STOPPING}
+    if before.get(HANG_UP) == signal.SIG_IGN:
+        before.pop(HANG_UP)
 
     def handle(number: int, _frame: FrameType | None) -> None:
         ask(number)
         signal.signal(number, before[signal.Signals(number)])
 
-    for number in numbers:
+    for number in before:
         signal.signal(number, handle)
     try:
         yield

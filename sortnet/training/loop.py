@@ -5,12 +5,11 @@ step, so that a checkpoint holds the weights, the momentum and a few numbers, an
 killed and resumed is the uninterrupted one, bit for bit.
 """
 
-import json
 import math
 import os
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -19,11 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sortnet import data
+from sortnet import data, files
 from sortnet.data import Augmentation, Batch, Dataset, Split
 from sortnet.data.seeds import chance
 from sortnet.recipes import Recipe
-from sortnet.training import checkpoint
+from sortnet.training import checkpoint, environment, records
 from sortnet.training.devices import resolve_device, widest_float
 from sortnet.training.distributed import World
 from sortnet.training.faults import Diverged, Interrupted, first_bad_module, signals
@@ -55,6 +54,8 @@ class Habits:
             checkpoint, with another order of the images and half the learning rate, and does not
             stop it.
         anyway: Whether to resume a run where threads, versions, processes or data have changed.
+        resume_from: The step of the checkpoint to resume from; by default the newest one. Newer
+            ones are set aside.
         compile: ``on``, ``off`` or ``auto``.
         device: The kind of device, one of `sortnet.training.DEVICES`.
     """
@@ -65,6 +66,7 @@ class Habits:
     anyway: bool = False
     compile: str = "auto"
     device: str = "auto"
+    resume_from: int | None = None
 
 
 @dataclass
@@ -95,6 +97,8 @@ class Trainer:
         habits: How the run is kept.
         world: The processes that train together, and the device of this one.
         watchers: Who is told.
+        configuration: Of the run, as JSON; a checkpoint with another one is not resumed.
+        claim: Called once a first step is taken: the directory is this run's from then on.
     """
 
     def __init__(
@@ -111,6 +115,8 @@ class Trainer:
         habits: Habits | None = None,
         world: World | None = None,
         watchers: Sequence[Watcher] = (),
+        configuration: Mapping[str, Any] | None = None,
+        claim: Callable[[], None] = lambda: None,
     ) -> None:
         self.recipe, self.seed, self.directory = recipe, seed, directory
         self.habits = habits or Habits()
@@ -130,6 +136,9 @@ class Trainer:
         self.checkpoints = directory / "checkpoints"
         self.title = title or directory.name
         self.asked_to_stop = 0
+        self.configuration = configuration or {}
+        self.claim, self.claimed, self.resumed = claim, False, False
+        self.first_weights: dict[str, Tensor] | None = None
 
     def _sgd(self) -> torch.optim.SGD:
         recipe = self.recipe
@@ -161,14 +170,16 @@ class Trainer:
     def train(self) -> None:
         """Take all steps that are still to be taken, from the newest checkpoint on."""
         self.resume()
-        self._tell("start", self.title, self.state.step, self.recipe.steps)
         try:
             with signals(self._ask_to_stop):
+                self._tell("start", self.title, self.state.step, self.recipe.steps)
                 while self.state.step < self.recipe.steps:
                     try:
                         self._steps()
                     except Diverged as error:
+                        self._begin()
                         self._roll_back(error)
+            self._begin()
         finally:
             self._tell("stop")
 
@@ -178,6 +189,7 @@ class Trainer:
         for batch in self._stream():
             stop, late = self.step(batch, late=started - saved > 60 * MINUTES)
             self.state.seconds += time.monotonic() - started
+            self._begin()
             self._tell("step", self.state.step, self.recipe.batch)
             if self.state.step % self.every == 0 or self.state.step == self.recipe.steps:
                 self._write_row()
@@ -312,34 +324,59 @@ class Trainer:
     def append(self, row: Row) -> None:
         """Write a row of metrics; rows hold nothing that a second run would not find again."""
         if self.world.writes:
-            with (self.directory / "metrics.jsonl").open("a") as file:
-                file.write(json.dumps(row) + "\n")
+            records.append(self.metrics, row)
         self._tell("row", row)
 
     def event(self, name: str, **details: object) -> None:
         """Write down that something happened, and when."""
         if self.world.writes:
-            event = {"time": time.time(), "event": name, "step": self.state.step, **details}
-            with (self.directory / "events.jsonl").open("a") as file:
-                file.write(json.dumps(event) + "\n")
+            step = 0 if name == "start" else self.state.step  # a start is written a step later
+            event = {"time": time.time(), "event": name, "step": step, **details}
+            records.append(self.directory / "events.jsonl", event)
+
+    @property
+    def metrics(self) -> Path:
+        """The file of all rows."""
+        return self.directory / "metrics.jsonl"
+
+    def _begin(self) -> None:
+        """Claim the directory, unless that was done: a run that fails before it leaves nothing."""
+        if self.claimed:
+            return
+        self.claimed = True
+        if not self.world.writes:
+            return
+        self.claim()
+        if not self.resumed:
+            self.metrics.write_bytes(b"")
+            self.event("start", **_where())
 
     # Checkpoints
 
     def save(self) -> None:
         """Write a checkpoint, unless a weight is not finite, and remove old ones."""
-        self.world.share(self.network)  # all processes judge the same numbers
+        self.world.share(self.network)
         bad = checkpoint.finite(self.network.state_dict())
-        if bad is not None:
-            raise Diverged(self.state.step, bad)
-        if not self.world.writes:
-            return
-        metrics = self.directory / "metrics.jsonl"
-        with metrics.open("ab") as file:
+        if self.world.having(bad is not None):  # all processes go on, or none does
+            raise Diverged(self.state.step, bad or "the weights of another process")
+        self.world.decide(self._write)
+        self.first_weights = None
+
+    def _write(self) -> None:
+        with self.metrics.open("a+b") as file:
             os.fsync(file.fileno())
-            self.state.metrics = file.tell()
-        parts = {"model": self.network.state_dict(), "optimizer": self._momentum()}
-        state, environment = vars(self.state), self.environment()
-        checkpoint.save(self.checkpoints, self.state.step, parts, state, environment)
+            file.seek(0)
+            metrics = file.read()
+        self.state.metrics = len(metrics)
+        checkpoint.save(
+            self.checkpoints,
+            self.state.step,
+            {"model": self.network.state_dict(), "optimizer": self._momentum()},
+            vars(self.state),
+            self.environment(),
+            self.configuration,
+            {self.metrics.name: metrics},
+        )
         checkpoint.prune(self.checkpoints, self.habits.keep, self.state.best_step)
 
     def _momentum(self) -> dict[str, Tensor]:
@@ -352,70 +389,174 @@ class Trainer:
 
     def environment(self) -> dict[str, Any]:
         """What a bit-identical continuation depends on."""
-        return {
-            "torch": torch.__version__,
-            "threads": torch.get_num_threads(),
-            "processes": self.world.size,
-            "device": self.machine.device.type,
-            "precision": self.machine.precision,
-            "data": self.dataset.fingerprint,
-        }
+        return environment.describe(self.machine, self.world, self.dataset)
 
     def resume(self) -> None:
-        """Take up the newest intact checkpoint, if there is one; all processes read it."""
-        found, damaged = checkpoint.latest(self.checkpoints)
-        for error in damaged:
-            text = f"{error}; it is passed over"
-            self._tell("note", text)
-            self.event("damaged", reason=str(error))
+        """Take up a checkpoint, the newest intact one if no other is asked for.
+
+        The first process alone looks for it and reads it. The others get its weights from that
+        one, whatever they would find on their own disks.
+        """
+        self.resumed = self._adopt(self._restored)
+        if self.resumed:
+            self.event("resume", **_where())
+            self._tell("note", f"resuming {self.directory} at step {self.state.step}")
+        elif self.habits.rollback:  # there is nothing else to go back to before the first save
+            state = self.network.state_dict()
+            self.first_weights = {name: x.detach().clone() for name, x in state.items()}
+        self._check_alike()
+
+    def _restored(self) -> bool:
+        """Find a checkpoint and restore it; False if there is none."""
+        self.mend_events()
+        found = self._chosen()
         if found is None:
-            if self.world.writes:
-                (self.directory / "metrics.jsonl").write_bytes(b"")
-            self.event("start", **_where())
-            return
+            return False
         self._compare(found)
         self.restore(found)
-        if self.world.writes and not damaged:  # what a process left that was killed while pruning
-            checkpoint.prune(self.checkpoints, self.habits.keep, self.state.best_step)
-        self.event("resume", **_where())
-        self._tell("note", f"resuming {self.directory} at step {self.state.step}")
+        checkpoint.supersede(self.checkpoints, found.step)
+        # What is left of a process that was killed while pruning.
+        checkpoint.prune(self.checkpoints, self.habits.keep, self.state.best_step)
+        return True
+
+    def _chosen(self) -> checkpoint.Checkpoint | None:
+        """The checkpoint to resume from; damaged ones are set aside."""
+        restarted = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0"
+        if self.habits.resume_from is not None and not restarted:
+            return checkpoint.at(self.checkpoints, self.habits.resume_from)
+        found, damaged = checkpoint.latest(self.checkpoints)
+        for error in damaged:
+            aside = files.set_aside(error.path)
+            self.report_damage(f"{error}; it is passed over and set aside as {aside.name}")
+        return found
+
+    def mend_events(self) -> None:
+        """Drop events that are not whole, and say so."""
+        if (reason := records.mend(self.directory / "events.jsonl")) is not None:
+            self.report_damage(reason)
+
+    def report_damage(self, reason: str) -> None:
+        """Tell the watchers of damage, and write it down."""
+        self._tell("note", reason)
+        self.event("damaged", reason=reason)
 
     def _compare(self, found: checkpoint.Checkpoint) -> None:
-        for name, now in self.environment().items():
-            then = found.environment.get(name)
-            if then != now and not self.habits.anyway:
+        """Refuse another run's checkpoint, and an environment that would give other bits."""
+        for name, value in self.configuration.items():
+            if found.run and found.run.get(name) != value:
                 raise ValueError(
-                    f"{self.directory} was trained with {name} {then}, and here it is {now}: the"
-                    " result would not be the same; --anyway resumes all the same"
+                    f"{found.path} is a checkpoint of another run: its {name} is"
+                    f" {brief_difference(found.run.get(name), value)}; remove it, or give this"
+                    " run a directory of its own with --name"
                 )
+        if self.habits.anyway:
+            return
+        now = self.environment()
+        for name, then, value in environment.changes(found.environment, now, self.dataset):
+            if name == "processes" and isinstance(value, int):
+                self._compare_processes(found, then)
+                continue
+            raise ValueError(
+                f"{self.directory} was trained with {name} {then}, and here it is {value}: the"
+                " result would not be the same; --anyway resumes all the same"
+            )
+
+    def _compare_processes(self, found: checkpoint.Checkpoint, then: int) -> None:
+        """Let another number of processes resume between two epochs only."""
+        batch, images, size = self.recipe.batch, len(self.dataset.train), self.world.size
+        number = f"{then} process{'es' * (then != 1)}"
+        begun = f"{self.directory} was trained by {number}, and here there are {size}"
+        if batch % size:
+            raise ValueError(f"{begun}, among which a batch of {batch} cannot be divided")
+        if environment.between_epochs(found.step, batch, images):
+            self._tell("note", f"{begun}: it goes on, but not as {number} would, bit for bit")
+            return
+        intact, _ = checkpoint.survey(self.checkpoints)
+        fit = [c.step for c in intact if environment.between_epochs(c.step, batch, images)]
+        other = f"--resume-from {fit[0]} starts at the end of one, " if fit else ""
+        raise ValueError(
+            f"{begun}: batch normalisation and dropout depend on that, and step {found.step} is in"
+            f" the middle of an epoch; {other}--anyway resumes all the same"
+        )
 
     def restore(self, found: checkpoint.Checkpoint) -> None:
         """Set weights, momentum and state as they were; metrics behind it are cut off."""
         self.network.load_state_dict(found.tensors("model"))
         buffers = found.tensors("optimizer")
-        self.optimizer.state.clear()
-        for name, parameter in self.network.named_parameters():
-            if name in buffers:
-                buffer = torch.empty_like(parameter).copy_(buffers[name])
-                self.optimizer.state[parameter]["momentum_buffer"] = buffer
+        self._set_momentum(list(buffers))
+        for name, buffer in self._momentum().items():
+            buffer.copy_(buffers[name])
         sums = found.state["sums"]
         if isinstance(sums[0], list):  # an older checkpoint has each process's own
             sums = [math.fsum(each) for each in zip(*sums, strict=True)]
         self.state = State(**{**found.state, "sums": sums})
         if self.world.writes:
-            with (self.directory / "metrics.jsonl").open("ab") as file:
-                file.truncate(self.state.metrics)
+            kept = found.text(self.metrics.name)
+            reason = records.restore(self.metrics, self.state.metrics, kept)
+            if reason is not None:
+                self.report_damage(reason)
+
+    def _set_momentum(self, names: Sequence[str]) -> None:
+        self.optimizer.state.clear()
+        for name, parameter in self.network.named_parameters():
+            if name in names:
+                buffer = torch.empty_like(parameter)
+                self.optimizer.state[parameter]["momentum_buffer"] = buffer
+
+    def _adopt(self, restore: Callable[[], bool]) -> bool:
+        """Restore something in the first process, and give the others all that it has now.
+
+        Arguments:
+            restore: Returns False if there is nothing, and then nothing is changed.
+        """
+
+        def restored() -> dict[str, Any] | None:
+            if not restore():
+                return None
+            return {"state": vars(self.state), "momentum": list(self._momentum())}
+
+        told = self.world.decide(restored)
+        if told is None:
+            return False
+        if not self.world.writes:
+            self.state = State(**told["state"])
+            self._set_momentum(told["momentum"])
+        self.world.spread([*self.network.state_dict().values(), *self._momentum().values()])
+        return True
+
+    def _check_alike(self) -> None:
+        """Fail if the processes do not have the same weights, momentum, state and data."""
+        if self.world.size == 1:
+            return
+        tensors = [*self.network.state_dict().values(), *self._momentum().values()]
+        hashes = [files.digest(x.detach().cpu().numpy().tobytes()) for x in tensors]
+        content = [vars(self.state) | {"seconds": 0}, self.dataset.fingerprint, hashes]
+        own = files.digest(files.canonical(content))
+        if different := self.world.having(own != self.world.decide(lambda: own)):
+            raise OSError(
+                f"processes {', '.join(map(str, different))} do not have the weights and data of"
+                " process 0"
+            )
 
     def _roll_back(self, error: Diverged) -> None:
         self.event("nonfinite", where=error.where, at=error.step)
-        found, _ = checkpoint.latest(self.checkpoints)
-        if not self.habits.rollback or found is None or self.state.rollbacks == ROLLBACKS:
-            raise error
         rollbacks = self.state.rollbacks + 1
-        self.restore(found)
+        if not self.habits.rollback or rollbacks > ROLLBACKS or not self._adopt(self._rolled_back):
+            raise error
         self.state.rollbacks = rollbacks
         self.event("rollback", rollbacks=rollbacks)
         self._tell("note", f"{error}; going back to step {self.state.step}, at half the rate")
+
+    def _rolled_back(self) -> bool:
+        found, _ = checkpoint.latest(self.checkpoints)
+        if found is not None:
+            self.restore(found)
+        elif self.first_weights is not None:
+            self.network.load_state_dict(self.first_weights)
+            self.optimizer.state.clear()
+            self.state = State()
+            self.metrics.write_bytes(b"")
+        return found is not None or self.first_weights is not None
 
     # Signals and watchers
 
@@ -451,6 +592,20 @@ def score(
     for counts in scores.counts():
         world.sum(counts)
     return scores
+
+
+def brief_difference(there: object, here: object) -> str:
+    """Two differing values in words; of two objects only what differs in them.
+
+    Example:
+        >>> brief_difference({"rate": 0.1, "batch": 8}, {"rate": 0.3, "batch": 8})
+        'rate 0.1, not 0.3'
+    """
+    if isinstance(there, dict) and isinstance(here, dict):
+        for name in there:
+            if there[name] != here.get(name):
+                return f"{name} {brief_difference(there[name], here.get(name))}"
+    return f"{there}, not {here}"
 
 
 def _where() -> dict[str, object]:

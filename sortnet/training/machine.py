@@ -169,7 +169,7 @@ def resolve_precision(precision: str, device: str | torch.device = "auto") -> st
 def description() -> dict[str, str | int]:
     """The machine and the versions, to be stored with whatever was measured on it."""
     return {
-        "processor": _processor(),
+        "processor": processor(),
         "cores": cores(),
         "threads": torch.get_num_threads(),
         "gpu": accelerator_name(),
@@ -195,7 +195,8 @@ def _commit() -> str:
     return head + "+" * bool(changes)
 
 
-def _processor() -> str:
+def processor() -> str:
+    """The processor's model."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
