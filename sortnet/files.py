@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sortnet.errors import UsageError
+
 
 def write(path: Path, content: bytes | str) -> None:
     """Write a file under a temporary name, put it on the disk, then give it its name.
@@ -47,7 +49,7 @@ def read_json(path: Path) -> Any:  # noqa: ANN401
     try:
         return json.loads(path.read_bytes())
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a JSON file: {error}") from None
+        raise UsageError(f"{path} is not a JSON file: {error}") from None
 
 
 def sync(directory: Path) -> None:

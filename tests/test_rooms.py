@@ -7,7 +7,19 @@ import pytest
 
 import sortnet
 
-ROOMS = ["paper", "files", "fusion", "blocks", "heads", "networks", "pretrained", "surgery"]
+ROOMS = [
+    "errors",
+    "limits",
+    "paper",
+    "files",
+    "sealed",
+    "fusion",
+    "blocks",
+    "heads",
+    "networks",
+    "pretrained",
+    "surgery",
+]
 ROOMS += ["data", "recipes", "training", "runs", "transfer", "export", "timm", "measure"]
 ROOMS += ["experiments", "report", "cli"]
 PACKAGE = Path(sortnet.__file__).parent

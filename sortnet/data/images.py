@@ -8,6 +8,8 @@ import torch
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
+from sortnet.errors import UsageError
+
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF")
 """What is opened; Pillow's other formats are rare and less well guarded."""
 
@@ -32,21 +34,21 @@ def read_image(path: str | Path) -> Tensor:
     if not path.is_file():
         raise FileNotFoundError(f"{path}: no such image")
     if path.stat().st_size == 0:
-        raise ValueError(f"{path}: the file is empty")
+        raise UsageError(f"{path}: the file is empty")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # odd metadata does no harm
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             return _decoded(path)
     except UnidentifiedImageError:
-        raise ValueError(f"{path}: not a {', '.join(FORMATS)} image") from None
+        raise UsageError(f"{path}: not a {', '.join(FORMATS)} image") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise ValueError(f"{path}: {_TOO_LARGE}") from None
+        raise UsageError(f"{path}: {_TOO_LARGE}") from None
     except Exception as error:  # a damaged file can make a decoder raise anything
         if isinstance(error, OSError) and error.errno is not None:  # the disk, not the image
             raise OSError(f"{path}: {error.strerror}") from None
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{path}: {reason}") from None
+        raise UsageError(f"{path}: {reason}") from None
 
 
 _TOO_LARGE = f"more than {PIXELS // 1_000_000} million pixels"
@@ -55,7 +57,7 @@ _TOO_LARGE = f"more than {PIXELS // 1_000_000} million pixels"
 def _decoded(path: Path) -> Tensor:
     with Image.open(path, formats=FORMATS) as image:
         if image.width * image.height > PIXELS:
-            raise ValueError(_TOO_LARGE)
+            raise UsageError(_TOO_LARGE)
         pixels = np.array(_coloured(image))
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
 
@@ -64,7 +66,7 @@ def _coloured(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I;16"):  # Pillow would cut off all above 255
         return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8)).convert("RGB")
     if image.mode in ("I", "F"):
-        raise ValueError("its pixels have 32 bits; save it with 8 bits a colour")
+        raise UsageError("its pixels have 32 bits; save it with 8 bits a colour")
     if image.mode == "P" and "transparency" in image.info:
         return image.convert("RGBA").convert("RGB")
     return image.convert("RGB")

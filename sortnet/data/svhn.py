@@ -12,6 +12,7 @@ from sortnet.data import lcn
 from sortnet.data.cache import cached, sha256
 from sortnet.data.dataset import Dataset, Held, Wanted, colours, fingerprint
 from sortnet.data.seeds import generator
+from sortnet.errors import UsageError
 
 SIDE = 32
 FILES = {part: f"{part}_32x32.mat" for part in ("train", "extra", "test")}
@@ -33,7 +34,7 @@ def read(root: Path, wanted: Wanted) -> Dataset:
     """
     kind = wanted.preprocess or "lcn"
     if kind not in PREPROCESS:
-        raise ValueError(f"unknown preprocessing {kind!r} of svhn; there are {_listed()}")
+        raise UsageError(f"unknown preprocessing {kind!r} of svhn; there are {_listed()}")
     wanted.sized(SIDE)
     folder = find(root)
     missing = [name for name in FILES.values() if not (folder / name).is_file()]
@@ -42,7 +43,7 @@ def read(root: Path, wanted: Wanted) -> Dataset:
     labels = {part: _labels(folder / name) for part, name in FILES.items()}
     rest, held = _divided(labels)
     if wanted.validation not in (0, len(held)):
-        raise ValueError(
+        raise UsageError(
             f"svhn has a validation split of its own, of {len(held):,} images; "
             f"validation is 0, not {wanted.validation}"
         )
@@ -83,7 +84,7 @@ def _variable(path: Path, name: str) -> Any:  # noqa: ANN401
         return loadmat(path, appendmat=False, variable_names=[name])[name]
     except Exception as error:  # a damaged file can make the reader raise anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(
+        raise UsageError(
             f"{path} cannot be read ({reason}); find out more with `sortnet data check svhn`"
         ) from None
 
@@ -91,7 +92,7 @@ def _variable(path: Path, name: str) -> Any:  # noqa: ANN401
 def _labels(path: Path) -> Tensor:
     labels = torch.from_numpy(_variable(path, "y").astype(np.int64).reshape(-1))
     if len(labels) == 0 or labels.min() < 1 or labels.max() > 10:
-        raise ValueError(f"{path} has labels that are not 1 to 10")
+        raise UsageError(f"{path} has labels that are not 1 to 10")
     return labels % 10  # there, 10 stands for the digit 0
 
 
@@ -103,7 +104,7 @@ def _divided(labels: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         for digit in range(10):
             rows = (labels[part] == digit).nonzero().squeeze(1)
             if len(rows) <= count:
-                raise ValueError(
+                raise UsageError(
                     f"{FILES[part]} has {len(rows)} images of {digit}, too few for {count} to be "
                     f"held out"
                 )
@@ -136,7 +137,7 @@ def _chunks(folder: Path, parts: tuple[str, ...], labels: dict[str, Tensor]) -> 
         path = folder / FILES[part]
         pixels = _variable(path, "X")
         if pixels.dtype != np.uint8 or pixels.shape != (SIDE, SIDE, 3, len(labels[part])):
-            raise ValueError(f"{path} has {pixels.shape} of {pixels.dtype}, not bytes of 32 x 32")
+            raise UsageError(f"{path} has {pixels.shape} of {pixels.dtype}, not bytes of 32 x 32")
         for begin in range(0, len(labels[part]), CHUNK):
             chunk = pixels[..., begin : begin + CHUNK].transpose(3, 2, 0, 1)
             yield torch.from_numpy(np.ascontiguousarray(chunk))

@@ -11,6 +11,7 @@ from torch import Tensor
 from sortnet import data, measure
 from sortnet.data import Augmentation, Dataset
 from sortnet.data.dataset import Held
+from sortnet.errors import UsageError
 from sortnet.recipes import RESNET
 from sortnet.runs import Run, fresh
 from sortnet.training import Trainer
@@ -55,7 +56,7 @@ def compare(name: str, root: str | Path, rounds: int = 11) -> Speed:
     """
     dataset = data.load(name, root)
     if not isinstance(dataset.train, Held):
-        raise ValueError(f"{name} is read from disk; only sets of small images are compared")
+        raise UsageError(f"{name} is read from disk; only sets of small images are compared")
     batch, step = RESNET.batch, _step(dataset)
     ours = data.training(
         dataset,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sortnet import files, pretrained
+from sortnet.errors import UsageError
 from sortnet.networks import Network
 from sortnet.runs.run import Run
 from sortnet.training import checkpoint
@@ -49,11 +50,11 @@ def read(directory: str | Path) -> Run:
     """The run of a directory."""
     path = Path(directory) / "run.json"
     if not path.is_file():
-        raise ValueError(f"{directory} is not a run: there is no run.json")
+        raise UsageError(f"{directory} is not a run: there is no run.json")
     try:
         return Run.from_json(files.read_json(path)["run"])
     except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} does not describe a run: {error}") from None
+        raise UsageError(f"{path} does not describe a run: {error}") from None
 
 
 def result(directory: str | Path) -> Result | None:
@@ -65,7 +66,7 @@ def result(directory: str | Path) -> Result | None:
     try:
         return Result(Path(directory), read(directory), **stored)
     except TypeError as error:
-        raise ValueError(f"{path} does not hold a result: {error}") from None
+        raise UsageError(f"{path} does not hold a result: {error}") from None
 
 
 def rows(directory: str | Path) -> list[dict[str, Any]]:
@@ -86,7 +87,7 @@ def _lines(path: Path) -> list[dict[str, Any]]:
     try:  # as one array, which is twice as fast as line by line
         lines: list[dict[str, Any]] = json.loads(f"[{','.join(whole)}]")
     except json.JSONDecodeError as error:
-        raise ValueError(f"{path} is not a file of JSON lines: {error}") from None
+        raise UsageError(f"{path} is not a file of JSON lines: {error}") from None
     return lines
 
 
@@ -108,7 +109,7 @@ def load(directory: str | Path) -> tuple[Network, pretrained.Config]:
         return pretrained.load(directory)
     found, _ = checkpoint.latest(directory / "checkpoints")
     if found is None:
-        raise ValueError(f"{directory} has no intact checkpoint yet")
+        raise UsageError(f"{directory} has no intact checkpoint yet")
     config = network_config(directory, {"steps": found.step})
     network = config.build()
     pretrained.fit(network, found.tensors("model"))
@@ -152,17 +153,17 @@ def evaluate(
     machine = Machine.here("off", device=device)
     network, config = load(directory)
     if "run" not in config.trained:
-        raise ValueError(f"{directory} does not say on what its network was trained")
+        raise UsageError(f"{directory} does not say on what its network was trained")
     run = Run.from_json(config.trained["run"])
     dataset = (replace(run, data=data) if data else run).load(root)
     if len(dataset.classes) != len(config.classes):
-        raise ValueError(
+        raise UsageError(
             f"{dataset.name} has {len(dataset.classes)} classes, and the network of {directory}"
             f" tells {len(config.classes)} apart"
         )
     images = getattr(dataset, split)
     if images is None:
-        raise ValueError(f"{directory} was trained without a validation split")
+        raise UsageError(f"{directory} was trained without a validation split")
     return f"{config.title} on {dataset.name}", score(network, dataset, images, machine)
 
 

@@ -19,9 +19,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sortnet import data
+from sortnet import data, limits
 from sortnet.data import Augmentation, Batch, Dataset, Split
 from sortnet.data.seeds import chance
+from sortnet.errors import UsageError
 from sortnet.recipes import Recipe
 from sortnet.training import checkpoint
 from sortnet.training.devices import resolve_device, widest_float
@@ -65,6 +66,10 @@ class Habits:
     anyway: bool = False
     compile: str = "auto"
     device: str = "auto"
+
+    def __post_init__(self) -> None:
+        limits.check(keep=self.keep)
+        limits.check_given(save_every=self.save_every)
 
 
 @dataclass
@@ -140,7 +145,7 @@ class Trainer:
         }
         learnt = [p for p in self.network.parameters() if p.requires_grad]
         if not learnt:
-            raise ValueError("all weights are frozen: there is nothing to learn")
+            raise UsageError("all weights are frozen: there is nothing to learn")
         groups = [
             {"params": [p for p in learnt if id(p) not in norms]},
             {"params": [p for p in learnt if id(p) in norms]},
@@ -382,7 +387,7 @@ class Trainer:
         for name, now in self.environment().items():
             then = found.environment.get(name)
             if then != now and not self.habits.anyway:
-                raise ValueError(
+                raise UsageError(
                     f"{self.directory} was trained with {name} {then}, and here it is {now}: the"
                     " result would not be the same; --anyway resumes all the same"
                 )

@@ -8,6 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from sortnet.errors import UsageError
+
 Row = dict[str, Any]
 PAUSE = 10.0
 """Seconds between two plain lines."""
@@ -104,7 +106,7 @@ class TensorBoard(Watcher):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise ValueError("TensorBoard is not installed: pip install tensorboard") from None
+            raise UsageError("TensorBoard is not installed: pip install tensorboard") from None
         self.writer = SummaryWriter(directory)
 
     def row(self, row: Row) -> None:
