@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sortnet import files
+from sortnet.errors import UsageError, user_input
 from sortnet.networks import Network, build, display
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
@@ -61,7 +62,8 @@ class Config:
 
     def build(self) -> Network:
         """Build the network, with fresh weights."""
-        return build(self.network, len(self.classes), self.fusion, **self.options)
+        with user_input():
+            return build(self.network, len(self.classes), self.fusion, **self.options)
 
     def prepare(self, picture: Tensor) -> Tensor:
         """Bring a picture of any size to what the network takes.
@@ -72,7 +74,7 @@ class Config:
             picture: Bytes of shape :math:`(3, H, W)`.
         """
         if self.preprocess not in (None, "none"):
-            raise ValueError(f"the network takes images after {self.preprocess}, not plain ones")
+            raise UsageError(f"the network takes images after {self.preprocess}, not plain ones")
         height, width = picture.shape[1:]
         side = min(height, width)
         top, left = (height - side) // 2, (width - side) // 2
@@ -108,9 +110,17 @@ def names() -> list[str]:
 
 
 def place(source: str | Path) -> Path:
-    """A directory, or that of a network which comes with the package, by its name."""
-    own = HOME / source
-    return own if str(source) in names() and not Path(source).exists() else Path(source)
+    """A directory, or that of a network which comes with the package, by its name.
+
+    A directory of that name goes before it only if there is a network in it.
+    """
+    return HOME / source if is_shipped(source) else Path(source)
+
+
+def is_shipped(source: str | Path) -> bool:
+    """Return True if this names a network that comes with the package."""
+    holds = any((Path(source) / name).is_file() for name in (CONFIG, "run.json"))
+    return str(source) in names() and not holds
 
 
 def read_config(directory: Path) -> Config:
@@ -119,9 +129,9 @@ def read_config(directory: Path) -> Config:
     config.pop("sha256", None)
     known = {f.name for f in fields(Config)}
     if unknown := sorted(set(config) - known):
-        raise ValueError(f"{directory / CONFIG} has the unknown entry {unknown[0]!r}")
+        raise UsageError(f"{directory / CONFIG} has the unknown entry {unknown[0]!r}")
     if missing := sorted({"network", "classes"} - set(config)):
-        raise ValueError(f"{directory / CONFIG} has no entry {missing[0]!r}")
+        raise UsageError(f"{directory / CONFIG} has no entry {missing[0]!r}")
     lists = {name: tuple(config[name]) for name in ("classes", "mean", "std") if name in config}
     return Config(**{**config, **lists})
 
@@ -135,7 +145,7 @@ def load(directory: str | Path) -> tuple[Network, Config]:
     directory = place(directory)
     if not (directory / CONFIG).is_file():
         known = f"; by name there are {', '.join(names())}" if names() else ""
-        raise ValueError(f"{directory} holds no network: there is no {CONFIG}{known}")
+        raise UsageError(f"{directory} holds no network: there is no {CONFIG}{known}")
     config = read_config(directory)
     expected = files.read_json(directory / CONFIG).get("sha256")
     content = (directory / WEIGHTS).read_bytes()
@@ -151,7 +161,7 @@ def weights(content: bytes, name: Path) -> dict[str, Tensor]:
     try:
         return safetensors.torch.load(content)
     except (safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise ValueError(f"{name} is not a safetensors file: {error}") from None
+        raise UsageError(f"{name} is not a safetensors file: {error}") from None
 
 
 def fit(
@@ -170,9 +180,9 @@ def fit(
     ]
     surplus = [name for name in tensors if name not in own]
     if not loose and (differing or surplus):
-        raise ValueError(f"the weights do not fit: {(differing + surplus)[0]} differs")
+        raise UsageError(f"the weights do not fit: {(differing + surplus)[0]} differs")
     if len(differing) == len(own):
-        raise ValueError("the weights are of another network: no entry fits")
+        raise UsageError("the weights are of another network: no entry fits")
     kept = {name: x for name, x in tensors.items() if name in own and name not in differing}
     network.load_state_dict(kept, strict=False)
     return differing
