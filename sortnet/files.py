@@ -48,7 +48,7 @@ def read_json(path: Path) -> Any:  # noqa: ANN401
     """Read a JSON file; one that is none is an error that names it."""
     try:
         return json.loads(path.read_bytes())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError, MemoryError) as error:  # also numbers that are too long
         raise UsageError(f"{path} is not a JSON file: {error}") from None
 
 

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any
+from typing import cast
 
 from sortnet.errors import UsageError
 
@@ -29,13 +29,13 @@ class Limit:
     whole: bool = True
     above: bool = False
 
-    def allows(self, value: Any) -> bool:  # noqa: ANN401
+    def allows(self, value: object) -> bool:
         """Return True if this is a number within the limits; neither NaN nor a bool is one."""
         kind = Integral if self.whole else Real
-        if isinstance(value, bool) or not isinstance(value, kind) or value != value:
+        if isinstance(value, bool) or not isinstance(value, kind):
             return False
-        inside: bool = self.least <= value <= self.most
-        return inside and not (self.above and value == self.least)
+        number = cast(float, value)
+        return self.least <= number <= self.most and not (self.above and number == self.least)
 
     def __str__(self) -> str:
         kind, most = ("a whole number", f"{self.most:,}")

@@ -19,11 +19,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sortnet import files
+from sortnet import files, limits, sealed
 from sortnet.errors import UsageError, user_input
 from sortnet.networks import Network, build, display
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+MALFORMED = (ValueError, LookupError, TypeError, RuntimeError, OverflowError, MemoryError)
+"""What a reader of tensors raises at a header that says what cannot be."""
 HOME = Path(__file__).with_name("weights")
 """The networks that come with the package."""
 
@@ -53,6 +55,25 @@ class Config:
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     trained: Mapping[str, Any] = field(default_factory=dict)
     preprocess: str | None = None
+
+    def __post_init__(self) -> None:
+        limits.check(size=self.size)
+        if not isinstance(self.options, Mapping) or not isinstance(self.trained, Mapping):
+            raise UsageError("options and trained must be objects")
+        limits.check_options(self.options)
+        for name in ("network", "fusion"):
+            if not isinstance(getattr(self, name), str):
+                raise UsageError(f"{name} is {getattr(self, name)!r}, but must be a name")
+        if self.preprocess is not None and not isinstance(self.preprocess, str):
+            raise UsageError(f"preprocess is {self.preprocess!r}, but must be a name")
+        if not self.classes or not all(isinstance(name, str) for name in self.classes):
+            raise UsageError("classes must be names, and at least one")
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            if len(values) != 3 or not all(limits.finite(value) for value in values):
+                raise UsageError(f"{name} is {list(values)}, but must be three finite numbers")
+        if min(self.std) <= 0:
+            raise UsageError(f"std is {list(self.std)}, but must be above 0")
 
     @property
     def title(self) -> str:
@@ -100,7 +121,7 @@ def save(network: torch.nn.Module, config: Config, directory: str | Path) -> Pat
     weights = {name: x.detach().cpu().contiguous() for name, x in network.state_dict().items()}
     content = safetensors.torch.save(weights)
     files.write(directory / WEIGHTS, content)
-    files.write_json(directory / CONFIG, {**asdict(config), "sha256": files.digest(content)})
+    sealed.write(directory / CONFIG, {**asdict(config), "sha256": files.digest(content)})
     return directory
 
 
@@ -125,15 +146,23 @@ def is_shipped(source: str | Path) -> bool:
 
 def read_config(directory: Path) -> Config:
     """Read what a directory's network is."""
-    config = files.read_json(directory / CONFIG)
-    config.pop("sha256", None)
+    return _read(directory / CONFIG)[0]
+
+
+def _read(path: Path) -> tuple[Config, str]:
+    """A config.json, and the SHA-256 of the weights beside it."""
+    config = sealed.read(path)
+    digest = config.pop("sha256", "")
     known = {f.name for f in fields(Config)}
     if unknown := sorted(set(config) - known):
-        raise UsageError(f"{directory / CONFIG} has the unknown entry {unknown[0]!r}")
+        raise UsageError(f"{path} has the unknown entry {unknown[0]!r}")
     if missing := sorted({"network", "classes"} - set(config)):
-        raise UsageError(f"{directory / CONFIG} has no entry {missing[0]!r}")
-    lists = {name: tuple(config[name]) for name in ("classes", "mean", "std") if name in config}
-    return Config(**{**config, **lists})
+        raise UsageError(f"{path} has no entry {missing[0]!r}")
+    try:
+        lists = {name: tuple(config[name]) for name in ("classes", "mean", "std") & config.keys()}
+        return Config(**{**config, **lists}), digest
+    except (UsageError, TypeError) as error:
+        raise UsageError(f"{path} does not describe a network: {error}") from None
 
 
 def load(directory: str | Path) -> tuple[Network, Config]:
@@ -146,13 +175,15 @@ def load(directory: str | Path) -> tuple[Network, Config]:
     if not (directory / CONFIG).is_file():
         known = f"; by name there are {', '.join(names())}" if names() else ""
         raise UsageError(f"{directory} holds no network: there is no {CONFIG}{known}")
-    config = read_config(directory)
-    expected = files.read_json(directory / CONFIG).get("sha256")
+    config, expected = _read(directory / CONFIG)
     content = (directory / WEIGHTS).read_bytes()
     if files.digest(content) != expected:
         raise OSError(f"{directory / WEIGHTS} does not have the SHA-256 of its {CONFIG}")
+    tensors = weights(content, directory / WEIGHTS)
+    with torch.device("meta"):  # what does not fit is found before any memory is taken for it
+        _differing(config.build(), tensors, loose=False)
     network = config.build()
-    fit(network, weights(content, directory / WEIGHTS))
+    fit(network, tensors)
     return network.eval(), config
 
 
@@ -160,7 +191,7 @@ def weights(content: bytes, name: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file's content."""
     try:
         return safetensors.torch.load(content)
-    except (safetensors.SafetensorError, ValueError, KeyError) as error:
+    except (safetensors.SafetensorError, *MALFORMED) as error:
         raise UsageError(f"{name} is not a safetensors file: {error}") from None
 
 
@@ -174,6 +205,16 @@ def fit(
         tensors: By the names of its state dict.
         loose: Whether a classifier for other classes, or gates of a fusion, may be left out.
     """
+    own, differing = network.state_dict(), _differing(network, tensors, loose=loose)
+    kept = {name: x for name, x in tensors.items() if name in own and name not in differing}
+    network.load_state_dict(kept, strict=False)
+    return differing
+
+
+def _differing(
+    network: torch.nn.Module, tensors: Mapping[str, Tensor], *, loose: bool
+) -> list[str]:
+    """The entries of a network's state dict that the tensors do not fit, if that is allowed."""
     own = network.state_dict()
     differing = [
         name for name in own if name not in tensors or tensors[name].shape != own[name].shape
@@ -183,8 +224,6 @@ def fit(
         raise UsageError(f"the weights do not fit: {(differing + surplus)[0]} differs")
     if len(differing) == len(own):
         raise UsageError("the weights are of another network: no entry fits")
-    kept = {name: x for name, x in tensors.items() if name in own and name not in differing}
-    network.load_state_dict(kept, strict=False)
     return differing
 
 

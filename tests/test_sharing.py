@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sortnet import build, pretrained
+from sortnet import build, pretrained, sealed
 from sortnet.networks import NETWORKS, Network
 
 CLONE = Path(__file__).resolve().parents[1]
@@ -92,7 +92,7 @@ def test_wrong_entries_are_one_line(change: dict[str, Any], says: str, tmp_path:
     about = config("lenet", "sum", {})
     pretrained.save(about.build(), about, tmp_path)
     path = tmp_path / pretrained.CONFIG
-    changed = {**json.loads(path.read_text()), **change}
+    changed = {**sealed.read(path), **change}
     path.write_text(json.dumps({name: x for name, x in changed.items() if x is not None}))
     with pytest.raises(ValueError, match=says) as caught:
         pretrained.load(tmp_path)

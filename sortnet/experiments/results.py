@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from sortnet import files, runs
+from sortnet import files, runs, sealed
 from sortnet.errors import UsageError
 from sortnet.experiments.sizes import Size, differences
 from sortnet.experiments.tables import Cell, experiment
@@ -99,7 +99,7 @@ def _read(directory: Path) -> Entry | None:
         return None
     carried = directory / TRANSFER
     return {
-        **files.read_json(directory / "run.json"),
+        **sealed.read(directory / "run.json"),
         "ended": result.ended,
         "steps": result.steps,
         "seconds": round(result.seconds, 2),

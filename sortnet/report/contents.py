@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import sortnet
-from sortnet import files, runs
+from sortnet import files, runs, sealed
 from sortnet.errors import UsageError
 from sortnet.experiments.references import baseline, paper_values
 from sortnet.experiments.results import better_than_chance
@@ -147,7 +147,7 @@ def _entry(
     """A run, what is shown of it, and what of it could not be read."""
     faults = Faults()
     with faults.at(directory / "run.json"):
-        run, about = runs.read(directory), files.read_json(directory / "run.json")
+        run, about = runs.read(directory), sealed.read(directory / "run.json")
         entry = _described(run, about)
         _add_files(entry, directory, share, faults)
         return run, entry, faults.found

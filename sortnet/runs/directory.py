@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sortnet import files, pretrained
+from sortnet import files, pretrained, sealed
 from sortnet.errors import UsageError
 from sortnet.networks import Network
 from sortnet.runs.run import Run
@@ -14,6 +14,9 @@ from sortnet.training import checkpoint
 from sortnet.training.loop import score
 from sortnet.training.machine import Machine
 from sortnet.training.scores import Scores
+
+WRONG = (UsageError, KeyError, TypeError, AttributeError)
+"""What JSON of another shape than expected raises."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,21 @@ def read(directory: str | Path) -> Run:
     path = Path(directory) / "run.json"
     if not path.is_file():
         raise UsageError(f"{directory} is not a run: there is no run.json")
+    return _described(path)[0]
+
+
+def _described(path: Path) -> tuple[Run, dict[str, Any]]:
+    """The run of a run.json, and all that the file says."""
+    stored = sealed.read(path)
     try:
-        return Run.from_json(files.read_json(path)["run"])
-    except (KeyError, TypeError) as error:
-        raise UsageError(f"{path} does not describe a run: {error}") from None
+        return Run.from_json(stored["run"]), stored
+    except WRONG as error:
+        raise UsageError(f"{path} does not describe a run: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    missing = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+    return missing or type(error).__name__
 
 
 def result(directory: str | Path) -> Result | None:
@@ -82,12 +96,14 @@ def events(directory: str | Path) -> list[dict[str, Any]]:
 def _lines(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
-    text = path.read_text()
-    whole = text[: text.rfind("\n") + 1].splitlines()
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1].splitlines()
     try:  # as one array, which is twice as fast as line by line
-        lines: list[dict[str, Any]] = json.loads(f"[{','.join(whole)}]")
-    except json.JSONDecodeError as error:
+        lines: list[dict[str, Any]] = json.loads(b"[" + b",".join(whole) + b"]")
+    except (ValueError, RecursionError, MemoryError) as error:
         raise UsageError(f"{path} is not a file of JSON lines: {error}") from None
+    if not all(isinstance(line, dict) for line in lines):
+        raise UsageError(f"{path} has a line that is not a JSON object")
     return lines
 
 
@@ -118,19 +134,23 @@ def load(directory: str | Path) -> tuple[Network, pretrained.Config]:
 
 def network_config(directory: Path, trained: Mapping[str, Any]) -> pretrained.Config:
     """What a run's network is, from its run.json."""
-    stored = files.read_json(directory / "run.json")
-    run, about = read(directory), stored["data"]
-    return pretrained.Config(
-        run.network,
-        tuple(about["classes"]),
-        run.fusion,
-        run.built(about["size"]),
-        about["size"],
-        tuple(about["mean"]),
-        tuple(about["std"]),
-        {**trained, "run": stored["run"], "machine": stored["machine"]},
-        run.preprocess or ("lcn" if run.data == "svhn" else None),
-    )
+    run, stored = _described(directory / "run.json")
+    try:
+        about = stored["data"]
+        return pretrained.Config(
+            run.network,
+            tuple(about["classes"]),
+            run.fusion,
+            run.built(about["size"]),
+            about["size"],
+            tuple(about["mean"]),
+            tuple(about["std"]),
+            {**trained, "run": stored["run"], "machine": stored["machine"]},
+            run.preprocess or ("lcn" if run.data == "svhn" else None),
+        )
+    except WRONG as error:
+        message = f"{directory / 'run.json'} does not describe its data: {_reason(error)}"
+        raise UsageError(message) from None
 
 
 def evaluate(

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sortnet import files, pretrained
+from sortnet import files, pretrained, sealed
 from sortnet.data import Dataset, Split
 from sortnet.data.seeds import chance
 from sortnet.errors import UsageError, user_input
@@ -141,7 +141,7 @@ def _describe(run: Run, directory: Path, dataset: Dataset) -> None:
             "images": {name: len(split) for name, split in splits.items() if split is not None},
         },
     }
-    files.write_json(directory / "run.json", content)
+    sealed.write(directory / "run.json", content)
 
 
 def _brief(there: object, here: object) -> str:

@@ -121,7 +121,19 @@ class Run:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Run":
-        """What `as_json` gave, also after it has been a file."""
+        """What `as_json` gave, also after it has been a file.
+
+        Raises:
+            UsageError: It is no run.
+        """
+        try:
+            return cls._of(value)
+        except (KeyError, TypeError, AttributeError) as error:
+            reason = f"there is no {error}" if isinstance(error, KeyError) else error
+            raise UsageError(f"it is not a run: {reason}") from None
+
+    @classmethod
+    def _of(cls, value: Mapping[str, Any]) -> "Run":
         recipe = dict(_known(Recipe, value.get("recipe", {})))
         recipe["sections"] = tuple(Section(**section) for section in recipe["sections"])
         if recipe.get("area") is not None:

@@ -122,15 +122,28 @@ def read(path: Path) -> Checkpoint:
         claimed = manifest.pop("sha256")
     except FileNotFoundError:
         raise Damaged(f"{path.name} has no manifest.json") from None
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError, MemoryError):
         raise Damaged(f"{path.name}/manifest.json cannot be read") from None
     if files.digest(_canonical(manifest)) != claimed:
         raise Damaged(f"{path.name}/manifest.json was changed")
+    if not _well_formed(manifest):
+        raise Damaged(f"{path.name}/manifest.json is not a manifest")
     if manifest["format"] != FORMAT:
         raise Damaged(f"{path.name} has format {manifest['format']}, not {FORMAT}")
     for name, expected in manifest["files"].items():
         _verify(path / name, expected)
     return Checkpoint(path, manifest["step"], manifest["state"], manifest["environment"])
+
+
+def _well_formed(manifest: Mapping[str, Any]) -> bool:
+    """Return True if a manifest has the entries that are read, each of its kind."""
+    kinds = {"format": int, "step": int, "files": dict, "state": dict, "environment": dict}
+    if not all(isinstance(manifest.get(name), kind) for name, kind in kinds.items()):
+        return False
+    return all(
+        Path(name).name == name and isinstance(about, dict) and {"bytes", "sha256"} <= about.keys()
+        for name, about in manifest["files"].items()
+    )
 
 
 def _verify(file: Path, expected: Mapping[str, Any]) -> None:
@@ -146,7 +159,7 @@ def _verify(file: Path, expected: Mapping[str, Any]) -> None:
 
 def paths(folder: Path) -> list[Path]:
     """All checkpoints' directories, the newest first."""
-    found = [p for p in folder.glob(f"{PREFIX}*") if p.name.removeprefix(PREFIX).isdigit()]
+    found = [p for p in folder.glob(f"{PREFIX}*") if p.name.removeprefix(PREFIX).isdecimal()]
     return sorted(found, key=lambda p: int(p.name.removeprefix(PREFIX)), reverse=True)
 
 
