@@ -188,8 +188,9 @@ def test_a_hostile_checkpoint_does_not_block_the_others(finished: Path, tmp_path
     good = checkpoint.paths(folder)[0]
     manifest = json.loads((good / "manifest.json").read_text())
     texts = [*DEEP, resealed({})]
+    others: list[Any] = [None, [], "x", 1.5]
     for key in ("format", "step", "files", "state", "environment"):
-        texts += [resealed({**manifest, key: value}) for value in (None, [], "x", 1.5)]
+        texts += [resealed({**manifest, key: value}) for value in others]
     entries: list[tuple[str, Any]] = [("../x", {"bytes": 1, "sha256": ""}), ("x", 3), ("x", {})]
     texts += [resealed({**manifest, "files": {name: value}}) for name, value in entries]
     for i, text in enumerate(texts):
