@@ -20,7 +20,14 @@ PIXELS = 50_000_000
 """The largest image that is decoded: a file of some kilobytes can claim gigabytes."""
 
 
-def read_image(path: str | Path) -> Tensor:
+SIDE = 65_535
+"""The longest side of an image that is decoded."""
+
+SHORT = 256
+"""What the short side is resized to for networks that take 224 x 224."""
+
+
+def read_image(path: str | Path, short: int = SHORT) -> Tensor:
     """Read an image, of a file's first frame, as it is stored: uint8, (3, height, width).
 
     Grey images get three equal colours, transparency is dropped, and a camera's note on how it
@@ -29,6 +36,8 @@ def read_image(path: str | Path) -> Tensor:
     Arguments:
         path: A JPEG, PNG, BMP, WebP, GIF or TIFF file. A broken, empty or huge one is a
             `ValueError` that names the file and the reason.
+        short: What the short side will be resized to: an image that would then be huge is refused,
+            too.
     """
     path = Path(path)
     if not path.is_file():
@@ -39,7 +48,7 @@ def read_image(path: str | Path) -> Tensor:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # odd metadata does no harm
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            return _decoded(path)
+            return _decoded(path, short)
     except UnidentifiedImageError:
         raise UsageError(f"{path}: not a {', '.join(FORMATS)} image") from None
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
@@ -54,12 +63,24 @@ def read_image(path: str | Path) -> Tensor:
 _TOO_LARGE = f"more than {PIXELS // 1_000_000} million pixels"
 
 
-def _decoded(path: Path) -> Tensor:
+def _decoded(path: Path, short: int) -> Tensor:
     with Image.open(path, formats=FORMATS) as image:
-        if image.width * image.height > PIXELS:
-            raise UsageError(_TOO_LARGE)
+        _refuse_huge(image.width, image.height, short)
         pixels = np.array(_coloured(image))
     return torch.from_numpy(pixels).permute(2, 0, 1).contiguous()
+
+
+def _refuse_huge(width: int, height: int, short: int) -> None:
+    """Refuse an image that needs too much memory, as it is or once it is resized."""
+    least, most = sorted((width, height))
+    if width * height > PIXELS:
+        raise UsageError(_TOO_LARGE)
+    if most > SIDE:
+        raise UsageError(f"{width} x {height} pixels: a side of more than {SIDE:,}")
+    if short * short * most > PIXELS * least:
+        raise UsageError(
+            f"{width} x {height} pixels: {_TOO_LARGE} once its short side is resized to {short}"
+        )
 
 
 def _coloured(image: Image.Image) -> Image.Image:

@@ -67,7 +67,7 @@ class Reader:
             return (OSError if isinstance(error, OSError) else UsageError)(f"{error}; {hint}")
 
     def _image(self, task: Task, place: int) -> Tensor:
-        image = read_image(self.files.path(task.rows[place]))
+        image = read_image(self.files.path(task.rows[place]), round(self.size * SHORT))
         if task.purpose is None:
             return centre(image, self.size)
         seed, step, first = task.purpose
