@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
 from sortnet import data, files, runs
+from sortnet.errors import UsageError
 from sortnet.fusion import kernels
 from sortnet.networks import Network
 from sortnet.pretrained import Config
@@ -79,7 +80,7 @@ def to_onnx(
         import onnxruntime
         import onnxscript  # noqa: F401  # the exporter needs it, and says so in forty lines
     except ImportError as error:
-        raise ValueError(
+        raise UsageError(
             f"ONNX needs {error.name}, which is not installed:"
             " pip install onnx onnxscript onnxruntime"
         ) from None
@@ -141,7 +142,7 @@ class _Subject:
     ) -> "_Subject":
         output = Path(output)
         if output.suffix != suffix:
-            raise ValueError(f"{output} should be called {output.stem}{suffix}")
+            raise UsageError(f"{output} should be called {output.stem}{suffix}")
         if not output.parent.is_dir():
             raise FileNotFoundError(f"{output.parent} is not there to put {output.name} into")
         network, config = runs.load(directory)

@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from sortnet.errors import Damaged, UsageError
+
 
 def write(path: Path, content: bytes | str) -> None:
     """Write a file under a temporary name, put it on the disk, then give it its name.
@@ -91,28 +93,34 @@ def read_json(path: Path) -> Any:  # noqa: ANN401
     """Read a JSON file; one that is none is an error that names it."""
     try:
         return json.loads(path.read_bytes())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a JSON file: {error}") from None
+    except (ValueError, RecursionError, MemoryError) as error:  # also numbers that are too long
+        raise UsageError(f"{path} is not a JSON file: {error}") from None
 
 
-def write_sealed(path: Path, value: Mapping[str, Any]) -> None:
-    """Write an object as JSON with its own SHA-256, which `read_sealed` verifies."""
+def write_sealed(path: Path, value: Mapping[str, Any], seal: str = "sha256") -> None:
+    """Write an object as JSON with its own SHA-256, which `read_sealed` verifies.
+
+    Arguments:
+        path: The file.
+        value: The object.
+        seal: The entry for the SHA-256, which is none of the object's own.
+    """
     plain = json.loads(json.dumps(value))  # with the keys that a reader will find
-    write_json(path, {**plain, "sha256": digest(canonical(plain))})
+    write_json(path, {**plain, seal: digest(canonical(plain))})
 
 
-def read_sealed(path: Path) -> dict[str, Any]:
+def read_sealed(path: Path, seal: str = "sha256") -> dict[str, Any]:
     """Read what `write_sealed` wrote; a file of an earlier version has no SHA-256 to verify.
 
     Raises:
-        ValueError: The file is not a JSON object, or was changed.
+        Damaged: The file was changed.
+        UsageError: It is not a JSON object.
     """
     value = read_json(path)
     if not isinstance(value, dict):
-        raise ValueError(f"{path} does not hold a JSON object")
-    claimed = value.pop("sha256", None)
-    if claimed is not None and claimed != digest(canonical(value)):
-        raise ValueError(f"{path} was changed: it does not have the SHA-256 that is written in it")
+        raise UsageError(f"{path} does not hold a JSON object")
+    if seal in value and value.pop(seal) != digest(canonical(value)):
+        raise Damaged(f"{path} was changed: it does not have the SHA-256 that is written in it")
     return value
 
 

@@ -8,6 +8,8 @@ itself; everything is in per cent unless it says otherwise and carries its place
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 
+from sortnet.errors import UsageError
+
 
 @dataclass(frozen=True, slots=True)
 class Result:
@@ -225,10 +227,10 @@ def find(**wanted: str | bool | None) -> tuple[Result, ...]:
     names = [field.name for field in fields(Result)]
     for name, value in wanted.items():
         if name not in names:
-            raise ValueError(f"unknown field {name!r}; there are: {', '.join(names)}")
+            raise UsageError(f"unknown field {name!r}; there are: {', '.join(names)}")
         known = dict.fromkeys(getattr(result, name) for result in RESULTS)
         if value not in known:
-            raise ValueError(f"unknown {name} {value!r}; there are: {', '.join(map(str, known))}")
+            raise UsageError(f"unknown {name} {value!r}; there are: {', '.join(map(str, known))}")
     return tuple(
         result
         for result in RESULTS
@@ -246,7 +248,7 @@ def baseline(result: Result) -> Result:
     for other in RESULTS:
         if replace(other, value=None, deviation=None) == wanted:
             return other
-    raise ValueError(f"the paper has no sum beside {result.network} in {result.place}")
+    raise UsageError(f"the paper has no sum beside {result.network} in {result.place}")
 
 
 def claim(name: str) -> Claim:
@@ -258,7 +260,7 @@ def claim(name: str) -> Claim:
     for known in CLAIMS:
         if known.name == name:
             return known
-    raise ValueError(f"unknown claim {name!r}; there are: {', '.join(c.name for c in CLAIMS)}")
+    raise UsageError(f"unknown claim {name!r}; there are: {', '.join(c.name for c in CLAIMS)}")
 
 
 def _drops(*quoted: float, **wanted: str) -> tuple[Drop, ...]:

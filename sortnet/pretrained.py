@@ -19,10 +19,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from sortnet import files
+from sortnet import files, limits
+from sortnet.errors import Damaged, UsageError, user_input
 from sortnet.networks import Network, build, display
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+SEAL = "checksum"
+"""The entry of config.json with its own SHA-256; ``sha256`` is that of the weights."""
+MALFORMED = (ValueError, LookupError, TypeError, RuntimeError, OverflowError, MemoryError)
+"""What a reader of tensors raises at a header that says what cannot be."""
 HOME = Path(__file__).with_name("weights")
 """The networks that come with the package."""
 
@@ -53,6 +58,25 @@ class Config:
     trained: Mapping[str, Any] = field(default_factory=dict)
     preprocess: str | None = None
 
+    def __post_init__(self) -> None:
+        limits.check(size=self.size)
+        if not isinstance(self.options, Mapping) or not isinstance(self.trained, Mapping):
+            raise UsageError("options and trained must be objects")
+        limits.check_options(self.options)
+        for name in ("network", "fusion"):
+            if not isinstance(getattr(self, name), str):
+                raise UsageError(f"{name} is {getattr(self, name)!r}, but must be a name")
+        if self.preprocess is not None and not isinstance(self.preprocess, str):
+            raise UsageError(f"preprocess is {self.preprocess!r}, but must be a name")
+        if not self.classes or not all(isinstance(name, str) for name in self.classes):
+            raise UsageError("classes must be names, and at least one")
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            if len(values) != 3 or not all(limits.finite(value) for value in values):
+                raise UsageError(f"{name} is {list(values)}, but must be three finite numbers")
+        if min(self.std) <= 0:
+            raise UsageError(f"std is {list(self.std)}, but must be above 0")
+
     @property
     def title(self) -> str:
         """The network's name as the paper prints it."""
@@ -61,7 +85,8 @@ class Config:
 
     def build(self) -> Network:
         """Build the network, with fresh weights."""
-        return build(self.network, len(self.classes), self.fusion, **self.options)
+        with user_input():
+            return build(self.network, len(self.classes), self.fusion, **self.options)
 
     def prepare(self, picture: Tensor) -> Tensor:
         """Bring a picture of any size to what the network takes.
@@ -72,7 +97,7 @@ class Config:
             picture: Bytes of shape :math:`(3, H, W)`.
         """
         if self.preprocess not in (None, "none"):
-            raise ValueError(f"the network takes images after {self.preprocess}, not plain ones")
+            raise UsageError(f"the network takes images after {self.preprocess}, not plain ones")
         height, width = picture.shape[1:]
         side = min(height, width)
         top, left = (height - side) // 2, (width - side) // 2
@@ -98,7 +123,8 @@ def save(network: torch.nn.Module, config: Config, directory: str | Path) -> Pat
     weights = {name: x.detach().cpu().contiguous() for name, x in network.state_dict().items()}
     content = safetensors.torch.save(weights)
     files.write(directory / WEIGHTS, content)
-    files.write_json(directory / CONFIG, {**asdict(config), "sha256": files.digest(content)})
+    described = {**asdict(config), "sha256": files.digest(content)}
+    files.write_sealed(directory / CONFIG, described, SEAL)
     return directory
 
 
@@ -108,22 +134,38 @@ def names() -> list[str]:
 
 
 def place(source: str | Path) -> Path:
-    """A directory, or that of a network which comes with the package, by its name."""
-    own = HOME / source
-    return own if str(source) in names() and not Path(source).exists() else Path(source)
+    """A directory, or that of a network which comes with the package, by its name.
+
+    A directory of that name goes before it only if there is a network in it.
+    """
+    return HOME / source if is_shipped(source) else Path(source)
+
+
+def is_shipped(source: str | Path) -> bool:
+    """Return True if this names a network that comes with the package."""
+    holds = any((Path(source) / name).is_file() for name in (CONFIG, "run.json"))
+    return str(source) in names() and not holds
 
 
 def read_config(directory: Path) -> Config:
     """Read what a directory's network is."""
-    config = files.read_json(directory / CONFIG)
-    config.pop("sha256", None)
+    return _read(directory / CONFIG)[0]
+
+
+def _read(path: Path) -> tuple[Config, str]:
+    """A config.json, and the SHA-256 of the weights beside it."""
+    config = files.read_sealed(path, SEAL)
+    digest = config.pop("sha256", "")
     known = {f.name for f in fields(Config)}
     if unknown := sorted(set(config) - known):
-        raise ValueError(f"{directory / CONFIG} has the unknown entry {unknown[0]!r}")
+        raise UsageError(f"{path} has the unknown entry {unknown[0]!r}")
     if missing := sorted({"network", "classes"} - set(config)):
-        raise ValueError(f"{directory / CONFIG} has no entry {missing[0]!r}")
-    lists = {name: tuple(config[name]) for name in ("classes", "mean", "std") if name in config}
-    return Config(**{**config, **lists})
+        raise UsageError(f"{path} has no entry {missing[0]!r}")
+    try:
+        lists = {name: tuple(config[name]) for name in ("classes", "mean", "std") & config.keys()}
+        return Config(**{**config, **lists}), digest
+    except (UsageError, TypeError) as error:
+        raise UsageError(f"{path} does not describe a network: {error}") from None
 
 
 def load(directory: str | Path) -> tuple[Network, Config]:
@@ -135,14 +177,16 @@ def load(directory: str | Path) -> tuple[Network, Config]:
     directory = place(directory)
     if not (directory / CONFIG).is_file():
         known = f"; by name there are {', '.join(names())}" if names() else ""
-        raise ValueError(f"{directory} holds no network: there is no {CONFIG}{known}")
-    config = read_config(directory)
-    expected = files.read_json(directory / CONFIG).get("sha256")
+        raise UsageError(f"{directory} holds no network: there is no {CONFIG}{known}")
+    config, expected = _read(directory / CONFIG)
     content = (directory / WEIGHTS).read_bytes()
     if files.digest(content) != expected:
-        raise OSError(f"{directory / WEIGHTS} does not have the SHA-256 of its {CONFIG}")
+        raise Damaged(f"{directory / WEIGHTS} does not have the SHA-256 of its {CONFIG}")
+    tensors = weights(content, directory / WEIGHTS)
+    with torch.device("meta"):  # what does not fit is found before any memory is taken for it
+        _differing(config.build(), tensors, loose=False)
     network = config.build()
-    fit(network, weights(content, directory / WEIGHTS))
+    fit(network, tensors)
     return network.eval(), config
 
 
@@ -150,8 +194,8 @@ def weights(content: bytes, name: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file's content."""
     try:
         return safetensors.torch.load(content)
-    except (safetensors.SafetensorError, ValueError, KeyError) as error:
-        raise ValueError(f"{name} is not a safetensors file: {error}") from None
+    except (safetensors.SafetensorError, *MALFORMED) as error:
+        raise UsageError(f"{name} is not a safetensors file: {error}") from None
 
 
 def fit(
@@ -164,17 +208,25 @@ def fit(
         tensors: By the names of its state dict.
         loose: Whether a classifier for other classes, or gates of a fusion, may be left out.
     """
+    own, differing = network.state_dict(), _differing(network, tensors, loose=loose)
+    kept = {name: x for name, x in tensors.items() if name in own and name not in differing}
+    network.load_state_dict(kept, strict=False)
+    return differing
+
+
+def _differing(
+    network: torch.nn.Module, tensors: Mapping[str, Tensor], *, loose: bool
+) -> list[str]:
+    """The entries of a network's state dict that the tensors do not fit, if that is allowed."""
     own = network.state_dict()
     differing = [
         name for name in own if name not in tensors or tensors[name].shape != own[name].shape
     ]
     surplus = [name for name in tensors if name not in own]
     if not loose and (differing or surplus):
-        raise ValueError(f"the weights do not fit: {(differing + surplus)[0]} differs")
+        raise UsageError(f"the weights do not fit: {(differing + surplus)[0]} differs")
     if len(differing) == len(own):
-        raise ValueError("the weights are of another network: no entry fits")
-    kept = {name: x for name, x in tensors.items() if name in own and name not in differing}
-    network.load_state_dict(kept, strict=False)
+        raise UsageError("the weights are of another network: no entry fits")
     return differing
 
 

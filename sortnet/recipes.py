@@ -6,6 +6,9 @@ is ours, taken from the source of the network where there is one, and `Recipe.ou
 
 from dataclasses import dataclass, fields, replace
 
+from sortnet import limits
+from sortnet.errors import UsageError
+
 GIVEN = ("name", "sections", "batch", "scale")
 """What of a recipe the paper says, or is none of its business."""
 
@@ -16,6 +19,9 @@ class Section:
 
     rate: float
     steps: int
+
+    def __post_init__(self) -> None:
+        limits.check(rate=self.rate, steps=self.steps)
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,13 @@ class Recipe:
     gate: str | None = None
     scale: float = 1.0
 
+    def __post_init__(self) -> None:
+        names = ("batch", "momentum", "decay", "pad", "warm_up", "scale")
+        limits.check(**{name: getattr(self, name) for name in names})
+        limits.check_given(norm_decay=self.norm_decay, clip=self.clip)
+        if not self.sections:
+            raise UsageError(f"the recipe {self.name} has no sections: there is nothing to learn")
+
     @property
     def steps(self) -> int:
         """How many steps there are in all."""
@@ -77,7 +90,7 @@ class Recipe:
     def rate(self, step: int) -> float:
         """The learning rate of a step, counted from 0: a function of the step alone."""
         if not 0 <= step < self.steps:
-            raise ValueError(f"{self.name} has steps 0 to {self.steps - 1}, not {step}")
+            raise UsageError(f"{self.name} has steps 0 to {self.steps - 1}, not {step}")
         end = 0
         for section in self.sections:
             end += section.steps
@@ -87,14 +100,14 @@ class Recipe:
 
     def rated(self, rate: float) -> "Recipe":
         """The same sections from another first learning rate, falling by the same factors."""
+        limits.check(rate=rate)
         factor = rate / self.sections[0].rate
         sections = tuple(replace(s, rate=s.rate * factor) for s in self.sections)
         return replace(self, sections=sections)
 
     def scaled(self, factor: float) -> "Recipe":
         """The same sections, shorter or longer, each of at least one step."""
-        if not factor > 0:
-            raise ValueError(f"a schedule is scaled by a factor above 0, not by {factor}")
+        limits.check(scale=factor)
         sections = tuple(
             replace(section, steps=max(1, round(section.steps * factor)))
             for section in self.sections
@@ -178,5 +191,5 @@ def recipe(name: str) -> Recipe:
     """A recipe by its own name or its network's."""
     known = DEFAULTS | RECIPES
     if name not in known:
-        raise ValueError(f"unknown recipe {name!r}; there are {', '.join(RECIPES)}")
+        raise UsageError(f"unknown recipe {name!r}; there are {', '.join(RECIPES)}")
     return known[name]

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sortnet.errors import UsageError
 from sortnet.networks import NETWORKS, Network, build
 
 try:
@@ -70,7 +71,7 @@ class TimmNetwork(Network):
             global_pool: The pooling is the network's own and cannot be changed.
         """
         if global_pool is not None:
-            raise ValueError("the pooling is the network's own; choose it by `head` when building")
+            raise UsageError("the pooling is the network's own; choose it by `head` when building")
         fresh = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
         place = next(self.parameters())
         self.add_module(self._last, fresh.to(place.device, place.dtype))
@@ -106,7 +107,7 @@ def _entry(name: str) -> Callable[..., TimmNetwork]:
         **options: Any,  # noqa: ANN401
     ) -> TimmNetwork:
         if pretrained:
-            raise ValueError(f"{PREFIX}{name} has no published weights: pretrained must be False")
+            raise UsageError(f"{PREFIX}{name} has no published weights: pretrained must be False")
         for needless in ("pretrained_cfg", "pretrained_cfg_overlay", "cache_dir"):
             options.pop(needless, None)
         classes = NETWORKS[name].classes if num_classes is None else num_classes

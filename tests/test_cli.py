@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -198,3 +199,17 @@ def test_sortify_shows_places_and_writes_weights(
     assert first_weights(str(output)).keys() == sortnet.build("resnet20").state_dict().keys()
     assert main(["sortify", "sortnet:resnet20", "--where", "layer9.*"]) == 2
     assert "layer1.0" in capsys.readouterr().err
+
+
+def test_a_defect_shows_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An error of numpy's inside a command is not the user's, whatever its type."""
+
+    def broken(*_: object) -> None:
+        np.zeros(3).reshape(2, 2)
+
+    monkeypatch.setattr(runs, "examine", broken)
+    with pytest.raises(ValueError, match="cannot reshape"):
+        main(["doctor", str(tmp_path)])
+    assert capsys.readouterr().err == ""

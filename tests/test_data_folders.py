@@ -224,14 +224,14 @@ def test_plain_views_are_squares_of_the_resized_image(tmp_path: Path) -> None:
         assert torch.equal(one, other) or torch.equal(one, other.flip(2))
 
 
-def huge_png(path: Path, side: int = 12_000) -> Path:
+def huge_png(path: Path, side: int = 12_000, height: int | None = None) -> Path:
     """A file of some kilobytes that claims 432 MB of pixels."""
 
     def chunk(kind: bytes, content: bytes) -> bytes:
         checksum = struct.pack(">I", zlib.crc32(kind + content))
         return struct.pack(">I", len(content)) + kind + content + checksum
 
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0))
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, height or side, 8, 2, 0, 0, 0))
     rows = zlib.compress(b"\0" * 100_000)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", rows) + chunk(b"IEND", b""))
@@ -260,6 +260,9 @@ def bad_files(root: Path) -> dict[Path, str]:
         broad: "more than 50 million pixels",
         huge_png(root / "huge.png"): "more than 50 million pixels",
         huge_png(root / "vast.png", 50_000): "more than 50 million pixels",
+        huge_png(root / "line.png", 40_000, 1): "40000 x 1 pixels: .* once its short side is",
+        huge_png(root / "column.png", 1, 40_000): "1 x 40000 pixels: .* once its short side is",
+        huge_png(root / "strip.png", 70_000, 500): "a side of more than 65,535",
     }
 
 
@@ -322,7 +325,7 @@ def test_check_finds_every_bad_file(tmp_path: Path) -> None:
     assert set(problems) == {*bad, gone}
     assert all(re.search(reason, problems[path]) for path, reason in bad.items())
     assert all(reason and "\n" not in reason for reason in problems.values())
-    assert seen[-1][1:] == (130, 130)
+    assert seen[-1][1:] == (133, 133)
     assert len(data.check(str(tmp_path / "links"))) == len(bad) - 1
     with pytest.raises(ValueError, match=r"(gone|empty)\.png and 1 more files are empty"):
         data.load(str(root))

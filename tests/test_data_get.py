@@ -1,8 +1,11 @@
 """Downloads from a real server that breaks off, lies or sends hostile archives."""
 
+import bz2
 import hashlib
+import http.client
 import io
 import json
+import lzma
 import os
 import re
 import signal
@@ -192,6 +195,37 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int =
     return buffer.getvalue()
 
 
+def noise() -> bytes:
+    """An archive that cannot be compressed by much."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as tar:
+        info = tarfile.TarInfo("noise.bin")
+        info.size = 900
+        tar.addfile(info, io.BytesIO(np.random.default_rng(0).bytes(900)))
+    return buffer.getvalue()
+
+
+def broken(content: bytes) -> bytes:
+    """The same with a stretch of it changed, behind the first block."""
+    middle = len(content) // 2
+    return (
+        content[:middle]
+        + bytes(255 - byte for byte in content[middle : middle + 9])
+        + content[middle + 9 :]
+    )
+
+
+def negative() -> bytes:
+    """An archive with a member of a negative size, by which the total would shrink."""
+    content = bytearray(member("huge.bin"))
+    header = content[1024:1536]
+    header[124:136] = b"\xff" * 12
+    header[148:156] = b" " * 8
+    header[148:156] = f"{sum(header):06o}\0 ".encode()
+    content[1024:1536] = header
+    return bytes(content)
+
+
 HOSTILE = {
     "absolute": member("/sortnet-hostile"),
     "above": member("../hostile"),
@@ -203,6 +237,11 @@ HOSTILE = {
     "device": member("device", tarfile.CHRTYPE),
     "huge": member("huge.bin", size=2000),
     "cut off": member("cut.bin", size=900)[:700],
+    "a broken xz": broken(lzma.compress(noise())),
+    "a broken bz2": broken(bz2.compress(noise())),
+    "a long header": member("x", tarfile.XHDTYPE, size=1 << 20),
+    "a long name": member("x", tarfile.GNUTYPE_LONGNAME, size=1 << 20),
+    "a negative size": negative(),
     "no archive": b"<html>not found</html>" * 100,
 }
 
@@ -218,6 +257,40 @@ def test_hostile_archives_write_nothing(tmp_path: Path, kind: str) -> None:
     assert "\n" not in str(caught.value)
     everything = {path.relative_to(tmp_path) for path in tmp_path.rglob("*")}
     assert everything == {Path("archive.tar"), Path("inner"), Path("inner/target")}
+
+
+def test_an_archive_of_any_number_of_members_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sortnet.data.archive.MEMBERS", 10, raising=False)
+    archive = tmp_path / "a.tar.gz"
+    archive.write_bytes(tarball({f"{i}.bin": b"" for i in range(11)}))
+    with pytest.raises(OSError, match="more than 10 members"):
+        unpack(archive, tmp_path / "target", 1000, download.quietly)
+    assert not (tmp_path / "target").exists()
+
+
+@pytest.mark.parametrize("honest", [True, False])
+def test_a_download_of_any_number_of_bytes_is_refused(
+    tmp_path: Path, site: Site, monkeypatch: pytest.MonkeyPatch, honest: bool
+) -> None:
+    """Whether or not the server says beforehand how many there will be."""
+    content = b"a" * 5_000_000
+    site.files["/endless"] = content
+    if not honest:
+        real = http.client.HTTPMessage.get
+        monkeypatch.setattr(
+            http.client.HTTPMessage,
+            "get",
+            lambda self, name, other=None: (
+                "many" if name == "Content-Length" else real(self, name, other)
+            ),
+        )
+    with pytest.raises(OSError, match="more than the 1,000,000 bytes allowed"):
+        download.download(
+            f"{site.url}/endless", tmp_path / "e", md5(content), download.quietly, 1_000_000
+        )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_link_that_was_there_does_not_lead_out(tmp_path: Path) -> None:

@@ -4,7 +4,10 @@ import hashlib
 import logging
 import os
 import pickle
+import shutil
 import struct
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -244,6 +247,50 @@ def test_damaged_svhn_is_one_line(tmp_path: Path) -> None:
     path.unlink()
     with pytest.raises(FileNotFoundError, match=r"has no extra_32x32\.mat"):
         data.load("svhn", tmp_path)
+
+
+@pytest.mark.usefixtures("numbers")
+def test_a_byte_that_crashes_scipy_is_one_line(tmp_path: Path) -> None:
+    """The type of a variable's numbers, changed to one that there is not: SIGSEGV."""
+    from scipy.io import savemat
+
+    path = tmp_path / svhn.FILES["test"]
+    labels = np.arange(1, 5, dtype=np.uint8)[:, None]
+    pixels = np.zeros((2, 2, 3, 4), np.uint8)
+    savemat(path, {"X": pixels, "y": labels}, do_compression=False)
+    content = bytearray(path.read_bytes())
+    content[288] = 234
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=r"test_32x32\.mat cannot be read \(") as caught:
+        data.load("svhn", tmp_path, preprocess="none")
+    assert "\n" not in str(caught.value)
+
+
+FULL = """
+import sys, torch
+from pathlib import Path
+from sortnet.data.cache import cached
+try:
+    cached(Path(sys.argv[1]) / "a.npy", "s", (64, 3, 64, 64), iter([torch.ones(64, 3, 64, 64)]))
+except OSError as error:
+    print(error)
+"""
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
+    """On a real file system of one megabyte, which the kernel lets us make for ourselves."""
+    mount = f"mount -t tmpfs -o size=1m none {tmp_path}"
+    script = f"{mount} && {sys.executable} -c '{FULL}' {tmp_path}; echo $?; ls -A {tmp_path}"
+    command = ["unshare", "-rm", "sh", "-c", script]
+    probe = ["unshare", "-rm", "true"]
+    if not shutil.which("unshare") or subprocess.run(probe, check=False).returncode:
+        pytest.skip("no file system of our own here")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [
+        f"[Errno 28] No space left on device: '{tmp_path}/a.part'",
+        "0",
+        "a.lock",
+    ], done.stderr
 
 
 def naive(image: Pixels, kind: str) -> Any:  # noqa: ANN401

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sortnet import data, export, pretrained
+from sortnet import data, export, files, pretrained
 from sortnet.networks import Network
 from sortnet.recipes import LENET
 from sortnet.runs import Run, load
@@ -127,9 +127,9 @@ def test_a_wrong_file_gets_no_name(
 
 def test_random_images_where_the_data_are_not_there(tmp_path: Path) -> None:
     net = saved("lenet", tmp_path / "net", branched=True)
-    config = json.loads((net / "config.json").read_text())
+    config = files.read_sealed(net / "config.json", pretrained.SEAL)
     config["trained"]["run"]["data"] = "cifar10"
-    (net / "config.json").write_text(json.dumps(config))
+    files.write_sealed(net / "config.json", config, pretrained.SEAL)
     images, kind = export._images(load(net)[1], tmp_path)
     assert (kind, images.shape) == ("random", (200, 3, 32, 32))
     assert torch.equal(images, export._images(load(net)[1], tmp_path)[0])

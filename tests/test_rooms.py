@@ -7,7 +7,18 @@ import pytest
 
 import sortnet
 
-ROOMS = ["paper", "files", "fusion", "blocks", "heads", "networks", "pretrained", "surgery"]
+ROOMS = [
+    "errors",
+    "limits",
+    "paper",
+    "files",
+    "fusion",
+    "blocks",
+    "heads",
+    "networks",
+    "pretrained",
+    "surgery",
+]
 ROOMS += ["data", "recipes", "training", "runs", "transfer", "export", "timm", "measure"]
 ROOMS += ["experiments", "report", "cli"]
 PACKAGE = Path(sortnet.__file__).parent

@@ -11,6 +11,7 @@ from PIL import Image
 
 from sortnet import pretrained, runs
 from sortnet.cli import main
+from sortnet.errors import Damaged
 from sortnet.recipes import IMAGENET_RESNET, LENET, RECIPES, RESNET, Section
 from sortnet.runs import Run, train
 
@@ -117,7 +118,7 @@ def test_damaged_weights_are_refused(finished: Path, tmp_path: Path) -> None:
     weights = bytearray((tmp_path / "model.safetensors").read_bytes())
     weights[-5] ^= 4
     (tmp_path / "model.safetensors").write_bytes(weights)
-    with pytest.raises(OSError, match="SHA-256"):
+    with pytest.raises(Damaged, match="SHA-256"):
         pretrained.load(tmp_path)
 
 
@@ -182,3 +183,38 @@ def test_a_recipe_with_gates_gives_them_to_products_only(tmp_path: Path) -> None
     assert all(network.get_parameter(key).abs().max() > 0 for key in gates)  # they have learnt
     assert "gate" not in replace(run, fusion="sum+max").built(32)
     assert replace(run, options={"gate": "one"}).built(32)["gate"] == "one"
+
+
+def test_every_run_is_below_the_directory_of_all_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing that can be asked for leads out of it."""
+    (tmp_path / "pets" / "x").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "pets")
+    for data in (".", "x/..", "./", "x/../../pets", str(tmp_path / "pets" / "x" / "..")):
+        assert Run("lenet", SHORT, data=data).id == "pets/lenet/seed0"
+    out = ["--out", str(tmp_path / "runs")]
+    for flags in (
+        ["--data", "/"],
+        ["--data", "x/../../../../../../../../../.."],
+        ["--fusion", "sum/../../../../outside"],
+        ["--head", "../../../outside"],
+    ):
+        code, _ = mistake(["train", "lenet", *flags, *out], capsys)
+        assert code == 2
+    assert {path.name for path in tmp_path.rglob("*")} == {"pets", "x"}
+
+
+def test_a_directory_without_a_network_does_not_hide_a_shipped_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "resnet20-sort-cifar10"
+    monkeypatch.chdir(tmp_path)
+    assert main(["transfer", name, "--data", "digits", "--root", "data", "--probe"]) == 0
+    assert not Path(name).exists()
+    assert list((Path("data") / name / "features").glob("pool-*.safetensors"))
+    (tmp_path / name / "features").mkdir(parents=True)
+    network, config = runs.load(name)
+    assert config.network == "resnet20"
+    pretrained.save(network, replace(config, trained={"by": "me"}), name)  # now one is in it
+    assert runs.load(name)[1].trained == {"by": "me"}

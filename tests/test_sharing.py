@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sortnet import build, pretrained
+from sortnet import build, files, pretrained
+from sortnet.errors import Damaged
 from sortnet.networks import NETWORKS, Network
 
 CLONE = Path(__file__).resolve().parents[1]
@@ -69,10 +70,10 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
         damaged = bytearray(content)
         damaged[place] ^= 1
         weights.write_bytes(damaged)
-        with pytest.raises(OSError, match="does not have the SHA-256"):
+        with pytest.raises(Damaged, match="does not have the SHA-256"):
             pretrained.load(tmp_path)
     weights.write_bytes(content[:-1])
-    with pytest.raises(OSError, match="does not have the SHA-256"):
+    with pytest.raises(Damaged, match="does not have the SHA-256"):
         pretrained.load(tmp_path)
 
 
@@ -92,7 +93,7 @@ def test_wrong_entries_are_one_line(change: dict[str, Any], says: str, tmp_path:
     about = config("lenet", "sum", {})
     pretrained.save(about.build(), about, tmp_path)
     path = tmp_path / pretrained.CONFIG
-    changed = {**json.loads(path.read_text()), **change}
+    changed = {**files.read_sealed(path, pretrained.SEAL), **change}
     path.write_text(json.dumps({name: x for name, x in changed.items() if x is not None}))
     with pytest.raises(ValueError, match=says) as caught:
         pretrained.load(tmp_path)

@@ -50,6 +50,8 @@ def test_pictures_are_named_without_a_run(
     assert capsys.readouterr().out == first
     assert main(["predict", NAMES[0], "photo.jpg"]) == 0
     assert capsys.readouterr().out != first
-    Path(NAMES[0]).mkdir()  # a directory of that name comes first
+    Path(NAMES[0]).mkdir()  # a directory of that name comes first once it holds a network
+    assert main(["predict", NAMES[0], "photo.jpg"]) == 0
+    (Path(NAMES[0]) / "config.json").write_text("{}")
     assert main(["predict", NAMES[0], "photo.jpg"]) == 2
-    assert "holds no network" in capsys.readouterr().err
+    assert "has no entry" in capsys.readouterr().err

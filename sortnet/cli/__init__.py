@@ -10,6 +10,7 @@ import tyro
 
 from sortnet import __version__
 from sortnet.cli import look, paper, train
+from sortnet.errors import Damaged, UsageError
 
 __all__ = ["COMMANDS", "main"]
 
@@ -43,7 +44,10 @@ def overview() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; a user's mistake is one line and exit code 2, a failure one line and 1."""
+    """Run a command; a user's mistake is one line and exit code 2, a failure one line and 1.
+
+    A defect of this package is raised on: Python shows its traceback and exits with 1.
+    """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments == ["--version"]:
         print(f"sortnet {__version__}")
@@ -59,22 +63,29 @@ def main(argv: Sequence[str] | None = None) -> int:
             args=arguments,
             config=(tyro.conf.FlagCreatePairsOff,),
         )
-    except ValueError as error:
+    except UsageError as error:
         print(f"sortnet: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader, head or less, has seen enough
         sys.stdout = None
         return 0
-    except (OSError, ArithmeticError) as error:
-        print(f"sortnet: {error}", file=sys.stderr)
-        return 1
     except KeyboardInterrupt:
         return 130
     except Exception as error:
-        from sortnet.training import Interrupted
-
-        if not isinstance(error, Interrupted):
+        code = _failure(error)
+        if code is None:  # a defect: the traceback is what helps
             raise
-        print(f"sortnet: {error}", file=sys.stderr)
-        return 128 + error.number
+        print(f"sortnet: {error or 'there is not enough memory'}", file=sys.stderr)
+        return code
     return 0
+
+
+def _failure(error: Exception) -> int | None:
+    """The exit code of a failure that is the machine's or the run's; None for a defect."""
+    if isinstance(error, OSError | MemoryError | Damaged):
+        return 1
+    from sortnet.training import Diverged, Interrupted
+
+    if isinstance(error, Interrupted):
+        return 128 + error.number
+    return 1 if isinstance(error, Diverged) else None

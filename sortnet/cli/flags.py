@@ -6,6 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from sortnet import limits
+from sortnet.errors import user_input
+
 if TYPE_CHECKING:
     from sortnet.networks import Network
     from sortnet.recipes import Recipe
@@ -40,6 +43,9 @@ class Choice:
     size: int | None = None
     """The images' side."""
 
+    def __post_init__(self) -> None:
+        limits.check_given(classes=self.classes, width=self.width, size=self.size)
+
     def options(self) -> dict[str, Any]:
         """What else `sortnet.build` is to be given: what was asked for."""
         asked: dict[str, Any] = {"branched": self.branched or None, "norm": self.norm or None}
@@ -54,7 +60,8 @@ class Choice:
         options = self.options()
         if fusion is not None:
             options.pop("gate", None)
-        return build(self.network, self.classes, fusion or self.fusion, **options)
+        with user_input():
+            return build(self.network, self.classes, fusion or self.fusion, **options)
 
 
 @dataclass(frozen=True)
@@ -138,6 +145,5 @@ def tune(threads: int | None = None) -> None:
 
     tune_process()
     if threads is not None:
-        if threads < 1:
-            raise ValueError(f"--threads is {threads}, but must be 1 or more")
+        limits.check(threads=threads)
         torch.set_num_threads(threads)

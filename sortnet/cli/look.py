@@ -5,7 +5,9 @@ from typing import Annotated, Literal
 
 import tyro
 
+from sortnet import limits
 from sortnet.cli.flags import Chosen, Device, Precision, tune
+from sortnet.errors import user_input
 
 
 def list_() -> None:
@@ -121,6 +123,7 @@ def bench(
     from sortnet.report import cost as report
     from sortnet.training import resolve_precision
 
+    limits.check(rounds=rounds)
     tune()
     if against == "pytorch":
         _against_pytorch(networks or ("resnet20", "lenet"), rounds, precision, json)
@@ -210,10 +213,12 @@ def sortify(
 
     from sortnet import files, pretrained, surgery
 
-    found = surgery.find(model)
+    with user_input():
+        found = surgery.find(model)
     if weights is not None:
         pretrained.fit(found, pretrained.weights(weights.read_bytes(), weights))
-    places = surgery.sites(found)
+    with user_input():
+        places = surgery.sites(found)
     if dry_run:
         if not places:
             print(f"{model} has no addition where two branches meet")
@@ -227,7 +232,8 @@ def sortify(
         Console().print(table)
         print(f"{len(places)} places")
         return
-    changed = surgery.sortify(found, where, fusion, gate=gate)
+    with user_input():
+        changed = surgery.sortify(found, where, fusion, gate=gate)
     tensors = {name: x.contiguous() for name, x in changed.state_dict().items()}
     output.parent.mkdir(parents=True, exist_ok=True)
     files.write(output, save(tensors))

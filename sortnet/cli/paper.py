@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from sortnet import limits
 from sortnet.cli.flags import Device, Directory, Precision, tune
 
 Size = Literal["smoke", "mini", "paper"]
@@ -61,6 +62,7 @@ def reproduce(
     from sortnet.experiments import sweep
     from sortnet.report import tables
 
+    limits.check_given(seeds=seeds, processes=processes)
     if experiment == "cost":
         from sortnet.cli.look import bench
 
@@ -194,6 +196,7 @@ def transfer(
     from sortnet import transfer as room
     from sortnet.training import resolve_device
 
+    limits.check(per_class=per_class, splits=splits)
     resolve_device(device)
     tune()
     with Progress(console=Console(file=sys.stderr), transient=True) as progress:
@@ -240,6 +243,7 @@ def report(
     """
     from sortnet.report import page, serve
 
+    limits.check(port=port)
     if watch:
         serve.serve(runs, port, ready=lambda url: print(f"{url}  (Ctrl-C ends)", flush=True))
         return

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
+from sortnet import limits
 from sortnet.cli.flags import Chosen, Device, Directory, Kept, Scheduled, tune
+from sortnet.errors import UsageError
 
 if TYPE_CHECKING:
     from sortnet.training import Watcher
@@ -51,8 +53,9 @@ def train(
     from sortnet import runs
     from sortnet.training import Habits, resolve_precision
 
+    limits.check_given(threads=keeping.threads)
     if choice.classes is not None:
-        raise ValueError("--classes is not for training: the data say how many there are")
+        raise UsageError("--classes is not for training: the data say how many there are")
     run = runs.Run(
         choice.network,
         schedule.build(choice.network),
@@ -83,7 +86,7 @@ def train(
     watchers = [] if known else _watchers(directory, keeping.tensorboard)
     result = runs.train(run, keeping.out, keeping.root, habits=habits, watchers=watchers)
     if result.ended == "diverged":
-        raise ValueError(
+        raise UsageError(
             f"{directory} diverged at step {result.steps}, in {result.where}; it would do so"
             " again: go on with --on-nonfinite rollback, or choose another --name and --warm-up,"
             " --clip or --rate"
@@ -170,13 +173,14 @@ def predict(
     from sortnet.data import read_image
     from sortnet.training import resolve_device
 
+    limits.check(top=top)
     chosen = resolve_device(device)
     run = Path(SHIPPED)
     if images and (images[0].is_dir() or str(images[0]) in pretrained.names()):
         run, *rest = images
         images = tuple(rest)
     if not images:
-        raise ValueError("no image given; sortnet predict [RUN] IMAGE ...")
+        raise UsageError("no image given; sortnet predict [RUN] IMAGE ...")
     pictures = [read_image(path) for path in images]
     network, config = runs.load(run)
     rows = pretrained.classify(network.to(chosen), config, pictures)
@@ -300,7 +304,7 @@ def export(
     from sortnet import export as room
 
     if onnx is None and torch_export is None:
-        raise ValueError("nothing to write: give --onnx FILE or --torch-export FILE")
+        raise UsageError("nothing to write: give --onnx FILE or --torch-export FILE")
     tune()
     if onnx is not None:
         print(room.to_onnx(run, onnx, root=root))

@@ -12,6 +12,7 @@ from sortnet.data.images import read_image
 from sortnet.data.obtain import get
 from sortnet.data.stream import evaluation, training
 from sortnet.data.verify import Problem, check
+from sortnet.errors import UsageError
 
 __all__ = [
     "DATASETS",
@@ -85,6 +86,6 @@ def load(
         return DATASETS[name].read(Path(root), wanted)
     if "/" in name or os.sep in name or Path(name).is_dir():
         return folders.read(Path(name), wanted)
-    raise ValueError(
+    raise UsageError(
         f"unknown data set {name!r}; there are {', '.join(DATASETS)}, and paths of image folders"
     )

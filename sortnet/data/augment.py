@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sortnet.data.seeds import generator
+from sortnet.errors import UsageError
 
 JITTER = 0.4
 """How far brightness, contrast and saturation go: factors of 1 - 0.4 to 1 + 0.4.
@@ -50,9 +51,9 @@ class Augmentation:
 
     def __post_init__(self) -> None:
         if self.pad < 0:
-            raise ValueError(f"images cannot be padded by {self.pad} pixels; 0 is none")
+            raise UsageError(f"images cannot be padded by {self.pad} pixels; 0 is none")
         if self.area is not None and not 0 < self.area[0] <= self.area[1] <= 1:
-            raise ValueError(f"shares of an image's area go from above 0 to 1, not {self.area}")
+            raise UsageError(f"shares of an image's area go from above 0 to 1, not {self.area}")
 
 
 class Draws(NamedTuple):
@@ -105,7 +106,7 @@ def _padded(images: Tensor, augmentation: Augmentation, fill: Tensor) -> Tensor:
     pad, side = augmentation.pad, images.shape[-1]
     if augmentation.reflect:
         if pad >= side:
-            raise ValueError(f"images of {side} pixels cannot be mirrored by a pad of {pad}")
+            raise UsageError(f"images of {side} pixels cannot be mirrored by a pad of {pad}")
         spots = torch.arange(-pad, side + pad).abs()
         spots = torch.where(spots < side, spots, 2 * (side - 1) - spots)
         return images.index_select(2, spots).index_select(3, spots)

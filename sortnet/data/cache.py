@@ -1,5 +1,6 @@
 """Preprocessed images on disk: written whole or not at all, verified before every use."""
 
+import errno
 import hashlib
 import json
 import logging
@@ -65,7 +66,20 @@ def _mapped(path: Path) -> Tensor:
 
 def _write(path: Path, shape: tuple[int, ...], make: Iterable[Tensor]) -> None:
     part = path.with_suffix(".part")
+    try:
+        _fill(part, shape, make)
+        part.replace(path)
+    except OSError as error:
+        if error.errno is None or error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror, str(part)) from None
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _fill(part: Path, shape: tuple[int, ...], make: Iterable[Tensor]) -> None:
     whole: Any = np.lib.format.open_memmap(part, "w+", np.float16, shape)
+    _reserve(part)
     begin = 0
     for chunk in make:
         whole[begin : begin + len(chunk)] = chunk.to(torch.float16).numpy()
@@ -75,4 +89,18 @@ def _write(path: Path, shape: tuple[int, ...], make: Iterable[Tensor]) -> None:
     del whole
     with part.open("rb") as file:
         os.fsync(file.fileno())
-    part.replace(path)
+
+
+def _reserve(path: Path) -> None:
+    """Take the file's space on the disk, where the system can do that.
+
+    Without it, writing to a mapped file on a full disk kills the process (SIGBUS).
+    """
+    if not hasattr(os, "posix_fallocate"):
+        return
+    with path.open("r+b") as file:
+        try:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+        except OSError as error:
+            if error.errno not in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS):
+                raise

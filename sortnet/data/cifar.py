@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from sortnet.data.dataset import Dataset, Held, Wanted, fingerprint
+from sortnet.errors import UsageError
 
 SIDE = 32
 PIXELS = 3 * SIDE * SIDE
@@ -153,14 +154,14 @@ def records(path: Path, layout: Layout) -> np.ndarray[Any, np.dtype[np.uint8]]:
         raise FileNotFoundError(f"{path} is missing")
     size = path.stat().st_size
     if size != count * length:
-        raise ValueError(
+        raise UsageError(
             f"{path} has {size:,} bytes, not {count:,} records of {length:,}: it is "
             f"{'cut off' if size < count * length else 'another file'}; get it again"
         )
     rows = np.fromfile(path, np.uint8).reshape(count, length)
     worst = int(rows[:, layout.label_bytes - 1].max())
     if worst >= len(layout.classes):
-        raise ValueError(f"{path} has label {worst}; there are {len(layout.classes)} classes")
+        raise UsageError(f"{path} has label {worst}; there are {len(layout.classes)} classes")
     return rows
 
 
@@ -182,7 +183,7 @@ def _names(folder: Path, layout: Layout) -> tuple[str, ...]:
         return layout.classes
     names = tuple(path.read_text(encoding="utf-8", errors="replace").split())
     if len(names) != len(layout.classes):
-        raise ValueError(f"{path} has {len(names)} names; there are {len(layout.classes)} classes")
+        raise UsageError(f"{path} has {len(names)} names; there are {len(layout.classes)} classes")
     return names
 
 
@@ -203,7 +204,7 @@ def verified(path: Path, layout: Layout) -> bytes:
         raise FileNotFoundError(f"{path} is missing")
     content = path.read_bytes()
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != layout.published[path.name]:
-        raise ValueError(f"{path} is not the published file (its MD5 differs); it is not opened")
+        raise UsageError(f"{path} is not the published file (its MD5 differs); it is not opened")
     return content
 
 

@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from sortnet import limits
 from sortnet.data.images import read_image
 from sortnet.data.seeds import generator
+from sortnet.errors import UsageError
 
 Some = TypeVar("Some", bound="Split")
 
@@ -154,10 +156,14 @@ class Wanted:
     validation: int = 0
     preprocess: str | None = None
 
+    def __post_init__(self) -> None:
+        limits.check(validation=self.validation)
+        limits.check_given(size=self.size)
+
     def plain(self, side: int) -> None:
         """Refuse what a data set of small images without preprocessing does not have."""
         if self.preprocess not in (None, "none"):
-            raise ValueError(
+            raise UsageError(
                 f"{self.name} has no preprocessing {self.preprocess!r}; only svhn has"
             )
         self.sized(side)
@@ -165,7 +171,7 @@ class Wanted:
     def sized(self, side: int) -> None:
         """Refuse another size than that of the images."""
         if self.size not in (None, side):
-            raise ValueError(
+            raise UsageError(
                 f"{self.name} has images of {side} x {side}; size {self.size} is not possible "
                 "(only image folders are resized)"
             )
@@ -173,7 +179,7 @@ class Wanted:
     def room(self, count: int) -> None:
         """Refuse to hold out more images than there are."""
         if not 0 <= self.validation < count:
-            raise ValueError(
+            raise UsageError(
                 f"{self.validation} of {self.name}'s {count} training images cannot be held out "
                 f"for validation; choose 0 to {count - 1}"
             )

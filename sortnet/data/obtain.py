@@ -10,6 +10,7 @@ from sortnet.data.download import Show, UnreachableError, download, file_md5, qu
 from sortnet.data.folders import find_caltech256
 from sortnet.data.sources import ELSEWHERE, SOURCES, Source
 from sortnet.data.verify import check
+from sortnet.errors import UsageError
 
 
 def get(name: str, root: str | Path, *, show: Show | None = None) -> Path:
@@ -24,9 +25,9 @@ def get(name: str, root: str | Path, *, show: Show | None = None) -> Path:
         show: Called with what is going on, how far it is and how far it goes (0: not known).
     """
     if name in ELSEWHERE:
-        raise ValueError(ELSEWHERE[name])
+        raise UsageError(ELSEWHERE[name])
     if name not in SOURCES:
-        raise ValueError(f"{name!r} cannot be downloaded; only {', '.join(SOURCES)} can")
+        raise UsageError(f"{name!r} cannot be downloaded; only {', '.join(SOURCES)} can")
     root, show = Path(root), show or quietly
     with files.locked(root / f".{name}.lock", f"downloading {name}"):
         if not _there(name, root, show):

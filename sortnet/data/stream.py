@@ -15,6 +15,7 @@ from sortnet.data.augment import Augmentation, Draws, draw, jittered, moved
 from sortnet.data.dataset import Batch, Dataset, Files, Held, Split
 from sortnet.data.loader import Reader, Task, batches
 from sortnet.data.seeds import generator
+from sortnet.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -83,11 +84,11 @@ def training(
         device: Where the batches are wanted.
     """
     if batch < 1 or world < 1 or not 0 <= rank < world:
-        raise ValueError(f"batch {batch} cannot be given to process {rank} of {world}")
+        raise UsageError(f"batch {batch} cannot be given to process {rank} of {world}")
     if batch % world:
-        raise ValueError(f"a batch of {batch} cannot be divided among {world} processes")
+        raise UsageError(f"a batch of {batch} cannot be divided among {world} processes")
     if not 0 <= start <= stop:
-        raise ValueError(f"steps {start} to {stop} are not a stretch of training")
+        raise UsageError(f"steps {start} to {stop} are not a stretch of training")
     part = batch // world
     course = Course(batch, seed, range(start, stop), slice(rank * part, (rank + 1) * part))
     if not dataset.flip:
@@ -123,7 +124,7 @@ def evaluation(
         device: Where the batches are wanted.
     """
     if batch < 1 or world < 1 or not 0 <= rank < world:
-        raise ValueError(f"batches of {batch} cannot be given to process {rank} of {world}")
+        raise UsageError(f"batches of {batch} cannot be given to process {rank} of {world}")
     rows = torch.arange(len(split)).tensor_split(world)[rank]
     parts = [part for part in torch.split(rows, batch) if len(part)]
     if isinstance(split, Files):

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,7 +10,11 @@ from torch import Tensor
 from sortnet.data import lcn
 from sortnet.data.cache import cached, sha256
 from sortnet.data.dataset import Dataset, Held, Wanted, colours, fingerprint
+from sortnet.data.download import file_md5
+from sortnet.data.matlab import variable
 from sortnet.data.seeds import generator
+from sortnet.data.sources import SOURCES
+from sortnet.errors import UsageError
 
 SIDE = 32
 FILES = {part: f"{part}_32x32.mat" for part in ("train", "extra", "test")}
@@ -33,23 +36,31 @@ def read(root: Path, wanted: Wanted) -> Dataset:
     """
     kind = wanted.preprocess or "lcn"
     if kind not in PREPROCESS:
-        raise ValueError(f"unknown preprocessing {kind!r} of svhn; there are {_listed()}")
+        raise UsageError(f"unknown preprocessing {kind!r} of svhn; there are {_listed()}")
     wanted.sized(SIDE)
     folder = find(root)
     missing = [name for name in FILES.values() if not (folder / name).is_file()]
     if missing:
         raise FileNotFoundError(f"{folder} has no {', '.join(missing)}; {_advice(root)}")
-    labels = {part: _labels(folder / name) for part, name in FILES.items()}
+    trusted = {part: _published(folder / name) for part, name in FILES.items()}
+    labels = {part: _labels(folder / name, trusted[part]) for part, name in FILES.items()}
     rest, held = _divided(labels)
     if wanted.validation not in (0, len(held)):
-        raise ValueError(
+        raise UsageError(
             f"svhn has a validation split of its own, of {len(held):,} images; "
             f"validation is 0, not {wanted.validation}"
         )
     source = [sha256(folder / name) for name in FILES.values()]
-    pool = _pictures(folder, ("train", "extra"), kind, labels, source)
+
+    def pictures(*parts: str) -> Tensor:
+        count = sum(len(labels[part]) for part in parts)
+        chunks = _chunks(folder, {part: (labels[part], trusted[part]) for part in parts})
+        path = folder / f"svhn-{kind}-{'-'.join(parts)}.npy"
+        return _pictures(path, count, kind, chunks, source)
+
+    pool = pictures("train", "extra")
     whole = Held.of(pool, torch.cat([labels["train"], labels["extra"]]))
-    test = Held.of(_pictures(folder, ("test",), kind, labels, source), labels["test"])
+    test = Held.of(pictures("test"), labels["test"])
     # Of all that is not for the test: the 1 % that are held out make no difference worth a copy.
     mean, std = colours(pool) if kind == "none" else ((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
     mark = fingerprint("svhn", source, kind, rest, held)
@@ -76,22 +87,18 @@ def _advice(root: Path) -> str:
     return f"get it with `sortnet data get svhn --root {root}`"
 
 
-def _variable(path: Path, name: str) -> Any:  # noqa: ANN401
-    from scipy.io import loadmat
-
-    try:
-        return loadmat(path, appendmat=False, variable_names=[name])[name]
-    except Exception as error:  # a damaged file can make the reader raise anything
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(
-            f"{path} cannot be read ({reason}); find out more with `sortnet data check svhn`"
-        ) from None
+def _published(path: Path) -> bool:
+    """Return True if a file has the checksum that it was published with."""
+    return file_md5(path) == next(s.md5 for s in SOURCES["svhn"] if s.name == path.name)
 
 
-def _labels(path: Path) -> Tensor:
-    labels = torch.from_numpy(_variable(path, "y").astype(np.int64).reshape(-1))
+def _labels(path: Path, trusted: bool) -> Tensor:
+    found = variable(path, "y", trusted=trusted)
+    if found.dtype.kind not in "uif":
+        raise UsageError(f"{path} has labels of {found.dtype}, not numbers")
+    labels = torch.from_numpy(found.astype(np.int64).reshape(-1))
     if len(labels) == 0 or labels.min() < 1 or labels.max() > 10:
-        raise ValueError(f"{path} has labels that are not 1 to 10")
+        raise UsageError(f"{path} has labels that are not 1 to 10")
     return labels % 10  # there, 10 stands for the digit 0
 
 
@@ -103,7 +110,7 @@ def _divided(labels: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         for digit in range(10):
             rows = (labels[part] == digit).nonzero().squeeze(1)
             if len(rows) <= count:
-                raise ValueError(
+                raise UsageError(
                     f"{FILES[part]} has {len(rows)} images of {digit}, too few for {count} to be "
                     f"held out"
                 )
@@ -115,28 +122,26 @@ def _divided(labels: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
 
 
 def _pictures(
-    folder: Path, parts: tuple[str, ...], kind: str, labels: dict[str, Tensor], source: list[str]
+    path: Path, count: int, kind: str, chunks: Iterator[Tensor], source: list[str]
 ) -> Tensor:
-    count = sum(len(labels[part]) for part in parts)
     if kind == "none":
         raw = torch.empty(count, 3, SIDE, SIDE, dtype=torch.uint8)
         begin = 0
-        for chunk in _chunks(folder, parts, labels):
+        for chunk in chunks:
             raw[begin : begin + len(chunk)] = chunk
             begin += len(chunk)
         return raw
-    path = folder / f"svhn-{kind}-{'-'.join(parts)}.npy"
-    made = (lcn.KINDS[kind](chunk) for chunk in _chunks(folder, parts, labels))
+    made = (lcn.KINDS[kind](chunk) for chunk in chunks)
     return cached(path, fingerprint(source, kind), (count, 3, SIDE, SIDE), made)
 
 
-def _chunks(folder: Path, parts: tuple[str, ...], labels: dict[str, Tensor]) -> Iterator[Tensor]:
+def _chunks(folder: Path, parts: dict[str, tuple[Tensor, bool]]) -> Iterator[Tensor]:
     """Images, (n, 3, 32, 32); MATLAB has them the other way round."""
-    for part in parts:
+    for part, (labels, trusted) in parts.items():
         path = folder / FILES[part]
-        pixels = _variable(path, "X")
-        if pixels.dtype != np.uint8 or pixels.shape != (SIDE, SIDE, 3, len(labels[part])):
-            raise ValueError(f"{path} has {pixels.shape} of {pixels.dtype}, not bytes of 32 x 32")
-        for begin in range(0, len(labels[part]), CHUNK):
+        pixels = variable(path, "X", trusted=trusted)
+        if pixels.dtype != np.uint8 or pixels.shape != (SIDE, SIDE, 3, len(labels)):
+            raise UsageError(f"{path} has {pixels.shape} of {pixels.dtype}, not bytes of 32 x 32")
+        for begin in range(0, len(labels), CHUNK):
             chunk = pixels[..., begin : begin + CHUNK].transpose(3, 2, 0, 1)
             yield torch.from_numpy(np.ascontiguousarray(chunk))

@@ -10,6 +10,7 @@ from sortnet.data.download import Show, file_md5, quietly
 from sortnet.data.images import SUFFIXES, read_image
 from sortnet.data.loader import in_order
 from sortnet.data.sources import CIFAR10_FILES, SOURCES
+from sortnet.errors import UsageError
 
 TASK = 32
 """Images that a worker decodes at a time."""
@@ -43,7 +44,7 @@ def check(name: str, root: str | Path = "data", *, show: Show | None = None) -> 
     finders = {"imagenet": folders.find_imagenet, "caltech256": folders.find_caltech256}
     folder = finders[name](root) if name in finders else Path(name)
     if not folder.is_dir():
-        raise ValueError(f"{name!r} is neither a data set nor a folder of images")
+        raise UsageError(f"{name!r} is neither a data set nor a folder of images")
     return list(_folder_problems(folder, show))
 
 
@@ -80,7 +81,7 @@ def _compare(path: Path, md5: str, show: Show = quietly) -> None:
         raise FileNotFoundError(f"{path} is missing")
     found = file_md5(path, show)
     if found != md5:
-        raise ValueError(f"{path} is not the published file: its MD5 is {found}, not {md5}")
+        raise UsageError(f"{path} is not the published file: its MD5 is {found}, not {md5}")
 
 
 def _reason(path: Path, error: Exception) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from sortnet import files, paper
+from sortnet.errors import UsageError
 from sortnet.experiments import results
 from sortnet.experiments.checks import CHECKS, Context
 from sortnet.experiments.sizes import SIZES, size
@@ -84,7 +85,7 @@ def selected(only: Sequence[str]) -> list[paper.Claim]:
     for pattern in only:
         if not any(fnmatch(claim.name, pattern) for claim in paper.CLAIMS):
             names = ", ".join(claim.name for claim in paper.CLAIMS)
-            raise ValueError(f"no claim is like {pattern!r}; there are {names}")
+            raise UsageError(f"no claim is like {pattern!r}; there are {names}")
     return [c for c in paper.CLAIMS if not only or any(fnmatch(c.name, p) for p in only)]
 
 

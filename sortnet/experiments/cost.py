@@ -20,6 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sortnet.blocks import Basic, PreActivation, TwoBranch
+from sortnet.errors import UsageError
 from sortnet.fusion import Fusion, kernels, sort
 from sortnet.measure import (
     Peak,
@@ -359,9 +360,9 @@ class Plan:
     def __post_init__(self) -> None:
         for name in self.networks:
             if name not in CASES:
-                raise ValueError(f"no benchmark of {name!r}; there are {', '.join(CASES)}")
+                raise UsageError(f"no benchmark of {name!r}; there are {', '.join(CASES)}")
         if self.rounds < 1:
-            raise ValueError(f"rounds is {self.rounds}, but must be 1 or more")
+            raise UsageError(f"rounds is {self.rounds}, but must be 1 or more")
         resolve_device(self.device)
 
     def tasks(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from sortnet import files, runs
+from sortnet.errors import UsageError
 from sortnet.experiments.sizes import Size, differences
 from sortnet.experiments.tables import Cell, experiment
 from sortnet.experiments.worker import TRANSFER
@@ -87,7 +88,7 @@ def _kept(file: Path) -> Entry | None:
         return None
     found: Entry = files.read_sealed(file)
     if not {"ended", "test", "data"} <= found.keys():
-        raise ValueError(f"{file} does not hold what is kept of a run")
+        raise UsageError(f"{file} does not hold what is kept of a run")
     return found
 
 
@@ -98,7 +99,7 @@ def _read(directory: Path) -> Entry | None:
         return None
     carried = directory / TRANSFER
     return {
-        **files.read_json(directory / "run.json"),
+        **files.read_sealed(directory / "run.json"),
         "ended": result.ended,
         "steps": result.steps,
         "seconds": round(result.seconds, 2),

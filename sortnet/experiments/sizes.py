@@ -7,6 +7,7 @@ what it is, so that no table can claim otherwise.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from sortnet.errors import UsageError
 from sortnet.recipes import DEFAULTS
 from sortnet.runs import Run
 from sortnet.training import resolve_precision
@@ -107,7 +108,7 @@ def size(name: str, precision: str = "float32", device: str = "auto") -> Size:
         ValueError: There is none.
     """
     if name not in SIZES:
-        raise ValueError(f"unknown size {name!r}; there are {', '.join(SIZES)}")
+        raise UsageError(f"unknown size {name!r}; there are {', '.join(SIZES)}")
     return replace(SIZES[name], precision=resolve_precision(precision, device))
 
 

@@ -26,6 +26,7 @@ from typing import IO, Any
 import torch
 
 from sortnet import runs
+from sortnet.errors import UsageError
 from sortnet.experiments import results
 from sortnet.experiments.sizes import Size, size
 from sortnet.experiments.tables import Experiment, experiment
@@ -163,12 +164,12 @@ def plan(
     wanted, chosen = experiment(name), size(size_, precision, device)
     count = chosen.seeds if seeds is None else seeds
     if count < 1:
-        raise ValueError(f"seeds is {count}, but must be 1 or more")
+        raise UsageError(f"seeds is {count}, but must be 1 or more")
     fitted = (chosen.fit(run, seed) for seed in range(count) for run in wanted.runs)
     every = tuple({run.id: run for run in fitted if fnmatch(run.id, only)}.values())
     if not every:
         example = chosen.fit(wanted.runs[0]).id
-        raise ValueError(f"no run of {name} is like {only!r}; they are like {example}")
+        raise UsageError(f"no run of {name} is like {only!r}; they are like {example}")
     part = every[_part(shard)]
     return Plan(wanted, chosen, count, Path(out), Path(root), part, kept, device)
 
@@ -178,7 +179,7 @@ def _part(shard: str | None) -> slice:
         return slice(None)
     index, _, count = shard.partition("/")
     if not (index.isdigit() and count.isdigit() and 1 <= int(index) <= int(count)):
-        raise ValueError(f"shard {shard!r} must be like 3/8, the third of eight parts")
+        raise UsageError(f"shard {shard!r} must be like 3/8, the third of eight parts")
     return slice(int(index) - 1, None, int(count))
 
 
@@ -255,7 +256,7 @@ def reproduce(
     if processes is None:
         processes = cores() if resolve_device(todo.device).type == "cpu" else 1
     if processes < 1:
-        raise ValueError(f"processes is {processes}, but must be 1 or more")
+        raise UsageError(f"processes is {processes}, but must be 1 or more")
     board = Board({run.id: effort(run) for run in todo.runs})
     board.ended = {run.id for run in todo.runs if todo.ended(run)}
     try:

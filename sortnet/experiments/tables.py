@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from sortnet import paper
+from sortnet.errors import UsageError
 from sortnet.experiments.references import baseline, paper_values, training_key
 from sortnet.networks import display
 from sortnet.recipes import BIGNET, DEFAULTS, GATED, IMAGENET_RESNET, LENET, RESNET, XU, Recipe
@@ -357,7 +358,7 @@ def experiment(name: str) -> Experiment:
         ValueError: There is none.
     """
     if name not in EXPERIMENTS:
-        raise ValueError(
+        raise UsageError(
             f"unknown experiment {name!r}; there are {', '.join(EXPERIMENTS)} and cost"
         )
     return EXPERIMENTS[name]

@@ -17,6 +17,7 @@ from torch import Tensor
 from sortnet import measure
 from sortnet.data import Dataset
 from sortnet.data.dataset import Held
+from sortnet.errors import UsageError
 from sortnet.experiments.cost import CASES, Case
 from sortnet.fusion import kernels
 from sortnet.measure import Ratio
@@ -64,7 +65,7 @@ def against_pytorch(
     found = []
     for i, name in enumerate(networks):
         if name not in CASES or name in ("alexnet", "resnet18", "resnet34", "resnet50"):
-            raise ValueError(f"no benchmark of {name!r} against PyTorch: it is for images of 32")
+            raise UsageError(f"no benchmark of {name!r} against PyTorch: it is for images of 32")
         show(CASES[name].name, i, len(networks))
         found.append(_measured(CASES[name], rounds, precision))
     return {

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from sortnet import files
+from sortnet.errors import UsageError
 from sortnet.runs import Result, Run, train
 from sortnet.training import Diverged, Habits, Interrupted, Watcher, tune
 
@@ -80,7 +81,7 @@ def main() -> int:
         work(job)
     except Interrupted as error:
         return 128 + error.number
-    except (ValueError, OSError) as error:
+    except (UsageError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import sortnet
 from sortnet import files, runs
+from sortnet.errors import UsageError
 from sortnet.experiments.references import baseline, paper_values
 from sortnet.experiments.results import better_than_chance
 from sortnet.report import cost, groups
@@ -109,11 +110,11 @@ def found_in(directories: Sequence[Path]) -> list[Path]:
     """The runs in and below directories; that there is none is an error."""
     for directory in directories:
         if not directory.is_dir():
-            raise ValueError(f"{directory} is not a directory: give the directories of runs")
+            raise UsageError(f"{directory} is not a directory: give the directories of runs")
     found = runs.find(*directories)
     if not found:
         places = ", ".join(map(str, directories)) or "no directory at all"
-        raise ValueError(
+        raise UsageError(
             f"no runs in {places}: a run has a run.json, which `sortnet train` writes"
         )
     return found
@@ -146,7 +147,7 @@ def _entry(
     """A run, what is shown of it, and what of it could not be read."""
     faults = Faults()
     with faults.at(directory / "run.json"):
-        run, about = runs.read(directory), files.read_json(directory / "run.json")
+        run, about = runs.read(directory), files.read_sealed(directory / "run.json")
         entry = _described(run, about)
         _add_files(entry, directory, share, faults)
         return run, entry, faults.found
@@ -158,12 +159,12 @@ def _checked(run: Run) -> None:
     kinds = {"fusion": str, "data": str, "seed": int, "options": dict}
     for name, kind in kinds.items():
         if not isinstance(getattr(run, name), kind):
-            raise ValueError(
+            raise UsageError(
                 f"the run's {name} {groups.text(getattr(run, name))} is no {kind.__name__}"
             )
     for name in ("scale", "steps"):
         if number(getattr(run.recipe, name)) is None:
-            raise ValueError(f"the recipe's {name} is no number")
+            raise UsageError(f"the recipe's {name} is no number")
     groups.key(run)  # which JSON can hold
     baseline(run)
     paper_values(run)
@@ -218,7 +219,7 @@ def _add_files(entry: Json, directory: Path, share: Share, faults: Faults) -> No
 def _event(event: Json) -> Json:
     time = number(event["time"])
     if time is None:
-        raise ValueError(f"the time {event['time']!r} of an event is no number")
+        raise UsageError(f"the time {event['time']!r} of an event is no number")
     rest = {k: v for k, v in event.items() if k not in ("time", "event", "step")}
     return {
         "time": time,
@@ -235,18 +236,18 @@ def _result(result: runs.Result, classes: int) -> Json:
         "seconds": number(result.seconds),
     }
     if (steps := number(result.steps)) is None:
-        raise ValueError(f"steps {result.steps!r} is no number")
+        raise UsageError(f"steps {result.steps!r} is no number")
     entry["steps"] = int(steps)
     for name in ("error", "error5", "loss", "images"):
         entry[name] = number(result.test.get(name))
     if entry["ended"] == "finished" and entry["error"] is None:
-        raise ValueError("the result has no test error")
+        raise UsageError("the result has no test error")
     if entry["ended"] == "finished":
         entry["converged"] = better_than_chance(entry["error"], classes)
     if result.confusion is not None:
         rows = [[int(count) for count in row] for row in result.confusion]
         if not classes == len(rows) or any(len(row) != classes for row in rows):
-            raise ValueError(f"the confusion matrix is not of {classes} x {classes} classes")
+            raise UsageError(f"the confusion matrix is not of {classes} x {classes} classes")
         entry["confusion"] = rows
     return entry
 
@@ -258,10 +259,10 @@ def _mistake(mistake: Json, classes: int) -> Json:
     except binascii.Error:
         picture = b""
     if not picture.startswith(PNG):
-        raise ValueError(f"the picture of image {mistake['image']!r} is not a PNG file")
+        raise UsageError(f"the picture of image {mistake['image']!r} is not a PNG file")
     label, taken_for = int(mistake["label"]), int(mistake["taken_for"])
     if sure is None or not (0 <= label < classes and 0 <= taken_for < classes):
-        raise ValueError(f"image {mistake['image']!r} is of no class that there is")
+        raise UsageError(f"image {mistake['image']!r} is of no class that there is")
     image = groups.text(mistake["image"])
     return {"image": image, "label": label, "as": taken_for, "sure": rounded(sure), "png": png}
 
@@ -294,7 +295,7 @@ def claims(value: Sequence[Mapping[str, Any]]) -> list[Json]:
     found = []
     for claim in value:
         if claim["verdict"] not in VERDICTS:
-            raise ValueError(f"the verdict {claim['verdict']!r} is none of {', '.join(VERDICTS)}")
+            raise UsageError(f"the verdict {claim['verdict']!r} is none of {', '.join(VERDICTS)}")
         names = ("name", "place", "text", "verdict", "figures")
         found.append({name: str(claim.get(name, "")) for name in names})
     return found

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from sortnet.errors import UsageError
+
 METRICS = {
     "validation error": ("validation", "error"),
     "train loss": ("train", "loss"),
@@ -46,7 +48,7 @@ def curves(rows: Sequence[Mapping[str, Any]], limit: int) -> dict[str, list[list
     splits: dict[str, list[Mapping[str, Any]]] = {}
     for i, row in enumerate(rows, 1):
         if not isinstance(row, dict) or not _is_step(row.get("step")):
-            raise ValueError(f"row {i} of the metrics has no step")
+            raise UsageError(f"row {i} of the metrics has no step")
         splits.setdefault(str(row.get("split")), []).append(row)
     found = {}
     for name, (split, entry) in METRICS.items():

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sortnet import files
+from sortnet.errors import UsageError
 from sortnet.experiments import results
 from sortnet.experiments.sizes import size
 from sortnet.report import (
@@ -66,7 +67,7 @@ def generated(name: str) -> tuple[Path, str]:
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     pattern = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
     if not pattern.search(text):
-        raise ValueError(f"{page} has no place for {name}: it needs {begin} and {end}")
+        raise UsageError(f"{page} has no place for {name}: it needs {begin} and {end}")
     return ROOT / page, pattern.sub(lambda _: f"{begin}\n{part}{end}", text)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from sortnet import runs
+from sortnet.errors import UsageError
 from sortnet.experiments import results
 from sortnet.experiments.statistics import summary
 from sortnet.report.style import COLOURS, GREY, OTHERS, canvas, save, styled
@@ -54,7 +55,7 @@ def curves(stored: results.Stored, path: Path) -> list[Path]:
     """
     panels = [pair for pair in _pairs(stored) if all(_entries(stored, cell) for cell in pair)]
     if not panels:
-        raise ValueError(f"{stored['experiment']}-{stored['size']} has no two runs to compare yet")
+        raise UsageError(f"{stored['experiment']}-{stored['size']} has no two runs to compare yet")
     columns = min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     figure, axes = canvas(rows, columns, max(3.8, 3.1 * columns), 2.6 * rows + 0.6)

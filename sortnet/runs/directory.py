@@ -6,12 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from sortnet import files, pretrained
+from sortnet.errors import UsageError
 from sortnet.networks import Network
 from sortnet.runs.run import Run
 from sortnet.training import checkpoint, records
 from sortnet.training.loop import score
 from sortnet.training.machine import Machine
 from sortnet.training.scores import Scores
+
+WRONG = (UsageError, KeyError, TypeError, AttributeError)
+"""What JSON of another shape than expected raises."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +54,24 @@ def read(directory: str | Path) -> Run:
     """The run of a directory."""
     path = Path(directory) / "run.json"
     if not path.is_file():
-        raise ValueError(f"{directory} is not a run: there is no run.json")
+        raise UsageError(f"{directory} is not a run: there is no run.json")
+    return _described(path)[0]
+
+
+def _described(path: Path) -> tuple[Run, dict[str, Any]]:
+    """The run of a run.json, and all that the file says."""
+    stored = files.read_sealed(path)
+    if unknown := sorted(stored.keys() - {"run", "machine", "data"}):
+        raise UsageError(f"{path} has the unknown entry {unknown[0]!r}")
     try:
-        return Run.from_json(files.read_json(path)["run"])
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{path} does not describe a run: {error}") from None
+        return Run.from_json(stored["run"]), stored
+    except WRONG as error:
+        raise UsageError(f"{path} does not describe a run: {_reason(error)}") from None
+
+
+def _reason(error: Exception) -> str:
+    missing = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+    return missing or type(error).__name__
 
 
 def result(directory: str | Path) -> Result | None:
@@ -66,7 +83,7 @@ def result(directory: str | Path) -> Result | None:
     try:
         return Result(Path(directory), read(directory), **stored)
     except TypeError as error:
-        raise ValueError(f"{path} does not hold a result: {error}") from None
+        raise UsageError(f"{path} does not hold a result: {error}") from None
 
 
 def rows(directory: str | Path) -> list[dict[str, Any]]:
@@ -97,7 +114,7 @@ def load(directory: str | Path) -> tuple[Network, pretrained.Config]:
         return pretrained.load(directory)
     found, _ = checkpoint.latest(directory / "checkpoints")
     if found is None:
-        raise ValueError(f"{directory} has no intact checkpoint yet")
+        raise UsageError(f"{directory} has no intact checkpoint yet")
     config = network_config(directory, {"steps": found.step})
     network = config.build()
     pretrained.fit(network, found.tensors("model"))
@@ -106,19 +123,23 @@ def load(directory: str | Path) -> tuple[Network, pretrained.Config]:
 
 def network_config(directory: Path, trained: Mapping[str, Any]) -> pretrained.Config:
     """What a run's network is, from its run.json."""
-    stored = files.read_json(directory / "run.json")
-    run, about = read(directory), stored["data"]
-    return pretrained.Config(
-        run.network,
-        tuple(about["classes"]),
-        run.fusion,
-        run.built(about["size"]),
-        about["size"],
-        tuple(about["mean"]),
-        tuple(about["std"]),
-        {**trained, "run": stored["run"], "machine": stored["machine"]},
-        run.preprocess or ("lcn" if run.data == "svhn" else None),
-    )
+    run, stored = _described(directory / "run.json")
+    try:
+        about = stored["data"]
+        return pretrained.Config(
+            run.network,
+            tuple(about["classes"]),
+            run.fusion,
+            run.built(about["size"]),
+            about["size"],
+            tuple(about["mean"]),
+            tuple(about["std"]),
+            {**trained, "run": stored["run"], "machine": stored["machine"]},
+            run.preprocess or ("lcn" if run.data == "svhn" else None),
+        )
+    except WRONG as error:
+        message = f"{directory / 'run.json'} does not describe its data: {_reason(error)}"
+        raise UsageError(message) from None
 
 
 def evaluate(
@@ -141,17 +162,17 @@ def evaluate(
     machine = Machine.here("off", device=device)
     network, config = load(directory)
     if "run" not in config.trained:
-        raise ValueError(f"{directory} does not say on what its network was trained")
+        raise UsageError(f"{directory} does not say on what its network was trained")
     run = Run.from_json(config.trained["run"])
     dataset = (replace(run, data=data) if data else run).load(root)
     if len(dataset.classes) != len(config.classes):
-        raise ValueError(
+        raise UsageError(
             f"{dataset.name} has {len(dataset.classes)} classes, and the network of {directory}"
             f" tells {len(config.classes)} apart"
         )
     images = getattr(dataset, split)
     if images is None:
-        raise ValueError(f"{directory} was trained without a validation split")
+        raise UsageError(f"{directory} was trained without a validation split")
     return f"{config.title} on {dataset.name}", score(network, dataset, images, machine)
 
 

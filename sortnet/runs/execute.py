@@ -16,6 +16,7 @@ from torch import Tensor
 from sortnet import files, pretrained
 from sortnet.data import Dataset, Split
 from sortnet.data.seeds import chance
+from sortnet.errors import UsageError, user_input
 from sortnet.networks import Network, build
 from sortnet.runs.directory import Result, load, network_config, read, result
 from sortnet.runs.run import Run
@@ -32,7 +33,7 @@ MISTAKES = 24
 
 def fresh(run: Run, dataset: Dataset) -> Network:
     """The network with its first weights, which depend on the seed alone."""
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), user_input():
         torch.manual_seed(chance(run.seed, "weights"))
         options = run.built(dataset.size)
         network = build(run.network, len(dataset.classes), run.fusion, **options)
@@ -43,7 +44,7 @@ def fresh(run: Run, dataset: Dataset) -> Network:
             parameter.requires_grad_(False)
     for pattern in run.freeze:
         if not any(fnmatch(name, pattern) for name, _ in network.named_parameters()):
-            raise ValueError(f"--freeze {pattern} fits none of the network's weights")
+            raise UsageError(f"--freeze {pattern} fits none of the network's weights")
     return network
 
 
@@ -131,7 +132,7 @@ def _known(run: Run, directory: Path, habits: Habits) -> dict[str, Any] | None:
     if ended is None or (ended.ended == "diverged" and _other_habits(ended, habits)):
         return None
     if habits.resume_from is not None:
-        raise ValueError(
+        raise UsageError(
             f"{directory} has {ended.ended}; to train it again from step {habits.resume_from},"
             " remove its result.json"
         )
@@ -172,7 +173,7 @@ def _same(run: Run, directory: Path) -> None:
     there, here = (json.loads(json.dumps(r.as_json())) for r in (read(directory), run))
     for name, value in here.items():
         if there[name] != value:
-            raise ValueError(
+            raise UsageError(
                 f"{directory} is another run: its {name} is"
                 f" {brief_difference(there[name], value)};"
                 " --name gives this one a directory of its own"
@@ -201,7 +202,7 @@ def _describe(run: Run, directory: Path, dataset: Dataset) -> None:
             "images": {name: len(split) for name, split in splits.items() if split is not None},
         },
     }
-    files.write_json(directory / "run.json", content)
+    files.write_sealed(directory / "run.json", content)
 
 
 def _tested(trainer: Trainer) -> dict[str, Any]:

@@ -4,11 +4,12 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
-from sortnet import data
+from sortnet import data, limits
 from sortnet.data import Dataset
+from sortnet.errors import UsageError, user_input
 from sortnet.fusion import SECOND_ORDER, parse
 from sortnet.networks import NETWORKS, display
 from sortnet.recipes import DEFAULTS, Recipe, Section
@@ -59,14 +60,17 @@ class Run:
     name: str = ""
 
     def __post_init__(self) -> None:
+        limits.check(seed=self.seed, validation=self.validation, evaluations=self.evaluations)
+        limits.check_options(self.options)
         if self.network not in NETWORKS:
-            raise ValueError(f"unknown network {self.network!r}; there are {', '.join(NETWORKS)}")
+            raise UsageError(f"unknown network {self.network!r}; there are {', '.join(NETWORKS)}")
         if self.name and not re.fullmatch(r"[\w.-]+", self.name):
-            raise ValueError(f"name {self.name!r} must be of letters, digits, '-', '_' and '.'")
+            raise UsageError(f"name {self.name!r} must be of letters, digits, '-', '_' and '.'")
         if self.precision not in PRECISIONS:
-            raise ValueError(
+            raise UsageError(
                 f"unknown precision {self.precision!r} of a run; there are {', '.join(PRECISIONS)}"
             )
+        self._check_id()
 
     @property
     def title(self) -> str:
@@ -88,7 +92,24 @@ class Run:
         precision = [] if self.precision == "float32" else [self.precision]
         name = [self.name] if self.name else []
         parts = [self.network, *options, *fusion, *recipe, *scale, *precision, *name]
-        return f"{Path(self.data).name}/{'-'.join(parts)}/seed{self.seed}"
+        return f"{self._data_name}/{'-'.join(parts)}/seed{self.seed}"
+
+    @property
+    def _data_name(self) -> str:
+        """What the data are called: of ``.`` and ``x/..`` the name of the folder they lead to."""
+        name = Path(self.data).name
+        return Path(self.data).resolve().name if name in ("", "..") else name
+
+    def _check_id(self) -> None:
+        """Refuse what would be trained outside of the directory of all runs."""
+        with user_input():
+            parse(self.fusion)
+        if not self._data_name:
+            raise UsageError(f"--data {self.data}: put the images into a folder that has a name")
+        if len(PurePath(self.id).parts) != 3 or ".." in PurePath(self.id).parts:
+            raise UsageError(f"{self.id!r} cannot be a run's directory: a name in it has a slash")
+        if "\0" in self.id:
+            raise UsageError(f"{self.id!r} cannot be a run's directory")
 
     def built(self, size: int) -> dict[str, Any]:
         """What `sortnet.build` is given besides network, classes and fusion, for this data."""
@@ -110,7 +131,19 @@ class Run:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Run":
-        """What `as_json` gave, also after it has been a file."""
+        """What `as_json` gave, also after it has been a file.
+
+        Raises:
+            UsageError: It is no run.
+        """
+        try:
+            return cls._of(value)
+        except (KeyError, TypeError, AttributeError) as error:
+            reason = f"there is no {error}" if isinstance(error, KeyError) else error
+            raise UsageError(f"it is not a run: {reason}") from None
+
+    @classmethod
+    def _of(cls, value: Mapping[str, Any]) -> "Run":
         recipe = dict(_known(Recipe, value.get("recipe", {})))
         recipe["sections"] = tuple(Section(**section) for section in recipe["sections"])
         if recipe.get("area") is not None:
@@ -131,5 +164,5 @@ class Run:
 def _known(cls: type, value: Mapping[str, Any]) -> Mapping[str, Any]:
     names = {f.name for f in fields(cls)}
     if unknown := sorted(set(value) - names):
-        raise ValueError(f"a {cls.__name__.lower()} has no entry {unknown[0]!r}")
+        raise UsageError(f"a {cls.__name__.lower()} has no entry {unknown[0]!r}")
     return value

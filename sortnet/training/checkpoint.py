@@ -26,7 +26,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from sortnet import files
+from sortnet import errors, files
 
 FORMAT = 1
 PREFIX = "step-"
@@ -61,7 +61,7 @@ class Checkpoint:
         return (self.path / name).read_bytes() if name in self.files else None
 
 
-class Damaged(ValueError):
+class Damaged(errors.Damaged):
     """A checkpoint that does not hold what its manifest says.
 
     Attributes:
@@ -146,7 +146,7 @@ def read(path: Path) -> Checkpoint:
     try:
         manifest = _manifest(path)
         for name, expected in manifest["files"].items():
-            _verify(path / Path(name).name, expected)
+            _verify(path / name, expected)
         return Checkpoint(
             path,
             manifest["step"],
@@ -158,7 +158,7 @@ def read(path: Path) -> Checkpoint:
     except Damaged as error:
         error.path = path
         raise
-    except (KeyError, TypeError, AttributeError, OSError) as problem:
+    except OSError as problem:
         damaged = Damaged(f"{path.name} cannot be read: {problem}")
         damaged.path = path
         raise damaged from None
@@ -170,13 +170,31 @@ def _manifest(path: Path) -> dict[str, Any]:
         claimed = manifest.pop("sha256")
     except FileNotFoundError:
         raise Damaged(f"{path.name} has no manifest.json") from None
-    except (ValueError, KeyError, AttributeError, TypeError, RecursionError):
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError, MemoryError):
         raise Damaged(f"{path.name}/manifest.json cannot be read") from None
     if files.digest(files.canonical(manifest)) != claimed:
         raise Damaged(f"{path.name}/manifest.json was changed")
+    if not _well_formed(manifest):
+        raise Damaged(f"{path.name}/manifest.json is not a manifest")
     if manifest["format"] != FORMAT:
         raise Damaged(f"{path.name} has format {manifest['format']}, not {FORMAT}")
     return manifest
+
+
+def _well_formed(manifest: Mapping[str, Any]) -> bool:
+    """Return True if a manifest has the entries that are read, each of its kind."""
+    kinds = {"format": int, "step": int, "files": dict, "state": dict, "environment": dict}
+    if not all(isinstance(manifest.get(name), kind) for name, kind in kinds.items()):
+        return False
+    if not isinstance(manifest.get("run", {}), dict):  # which earlier versions did not write
+        return False
+    return all(
+        Path(name).name == name
+        and isinstance(about, dict)
+        and isinstance(about.get("bytes"), int)
+        and isinstance(about.get("sha256"), str)
+        for name, about in manifest["files"].items()
+    )
 
 
 def _verify(file: Path, expected: Mapping[str, Any]) -> None:
@@ -223,14 +241,14 @@ def at(folder: Path, step: int) -> Checkpoint:
     """The checkpoint of a step.
 
     Raises:
-        ValueError: There is none that verifies; the message lists those that do.
+        UsageError: There is none that verifies; the message lists those that do.
     """
     intact, _ = survey(folder)
     for found in intact:
         if found.step == step:
             return found
     steps = ", ".join(str(found.step) for found in reversed(intact)) or "none"
-    raise ValueError(f"{folder} has no intact checkpoint of step {step}; there are {steps}")
+    raise errors.UsageError(f"{folder} has no intact checkpoint of step {step}; there are {steps}")
 
 
 def supersede(folder: Path, step: int) -> None:

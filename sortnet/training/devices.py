@@ -2,6 +2,8 @@
 
 import torch
 
+from sortnet.errors import UsageError
+
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
 """What ``--device`` takes."""
 
@@ -23,7 +25,7 @@ def resolve_device(device: str = "auto") -> torch.device:
         if found.type == device:
             return found
     names = ", ".join(found.type for found in devices)
-    raise ValueError(f"no device {device!r} here; there are auto, {names}")
+    raise UsageError(f"no device {device!r} here; there are auto, {names}")
 
 
 def has_native_bfloat16(device: torch.device) -> bool:

@@ -15,6 +15,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
+from sortnet.errors import UsageError
 from sortnet.training.devices import resolve_device
 
 PATIENCE = timedelta(minutes=4)
@@ -161,7 +162,7 @@ def _claim(kind: str, index: int) -> torch.device:
     """Make a device the current one of this process."""
     count = torch.accelerator.device_count()
     if index >= count:
-        raise ValueError(
+        raise UsageError(
             f"process {index} on this machine has no device of its own: there are {count} {kind}"
             " devices; give torchrun as many processes"
         )

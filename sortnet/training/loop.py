@@ -18,9 +18,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sortnet import data, files
+from sortnet import data, files, limits
 from sortnet.data import Augmentation, Batch, Dataset, Split
 from sortnet.data.seeds import chance
+from sortnet.errors import UsageError
 from sortnet.recipes import Recipe
 from sortnet.training import checkpoint, environment, records
 from sortnet.training.devices import resolve_device, widest_float
@@ -67,6 +68,10 @@ class Habits:
     compile: str = "auto"
     device: str = "auto"
     resume_from: int | None = None
+
+    def __post_init__(self) -> None:
+        limits.check(keep=self.keep)
+        limits.check_given(save_every=self.save_every, resume_from=self.resume_from)
 
 
 @dataclass
@@ -149,7 +154,7 @@ class Trainer:
         }
         learnt = [p for p in self.network.parameters() if p.requires_grad]
         if not learnt:
-            raise ValueError("all weights are frozen: there is nothing to learn")
+            raise UsageError("all weights are frozen: there is nothing to learn")
         groups = [
             {"params": [p for p in learnt if id(p) not in norms]},
             {"params": [p for p in learnt if id(p) in norms]},
@@ -442,7 +447,7 @@ class Trainer:
         """Refuse another run's checkpoint, and an environment that would give other bits."""
         for name, value in self.configuration.items():
             if found.run and found.run.get(name) != value:
-                raise ValueError(
+                raise UsageError(
                     f"{found.path} is a checkpoint of another run: its {name} is"
                     f" {brief_difference(found.run.get(name), value)}; remove it, or give this"
                     " run a directory of its own with --name"
@@ -454,7 +459,7 @@ class Trainer:
             if name == "processes" and isinstance(value, int):
                 self._compare_processes(found, then)
                 continue
-            raise ValueError(
+            raise UsageError(
                 f"{self.directory} was trained with {name} {then}, and here it is {value}: the"
                 " result would not be the same; --anyway resumes all the same"
             )
@@ -465,14 +470,14 @@ class Trainer:
         number = f"{then} process{'es' * (then != 1)}"
         begun = f"{self.directory} was trained by {number}, and here there are {size}"
         if batch % size:
-            raise ValueError(f"{begun}, among which a batch of {batch} cannot be divided")
+            raise UsageError(f"{begun}, among which a batch of {batch} cannot be divided")
         if environment.between_epochs(found.step, batch, images):
             self._tell("note", f"{begun}: it goes on, but not as {number} would, bit for bit")
             return
         intact, _ = checkpoint.survey(self.checkpoints)
         fit = [c.step for c in intact if environment.between_epochs(c.step, batch, images)]
         other = f"--resume-from {fit[0]} starts at the end of one, " if fit else ""
-        raise ValueError(
+        raise UsageError(
             f"{begun}: batch normalisation and dropout depend on that, and step {found.step} is in"
             f" the middle of an epoch; {other}--anyway resumes all the same"
         )

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from sortnet import __version__
+from sortnet.errors import UsageError
 from sortnet.training.devices import accelerator_name, has_native_bfloat16, resolve_device
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -93,7 +94,7 @@ class Machine:
             device: A device, or its name as `resolve_device` takes it.
         """
         if compile not in COMPILE:
-            raise ValueError(
+            raise UsageError(
                 f"unknown choice {compile!r} for compile; there are {', '.join(COMPILE)}"
             )
         if isinstance(device, str):
@@ -160,7 +161,7 @@ def resolve_precision(precision: str, device: str | torch.device = "auto") -> st
         device = resolve_device(device) if isinstance(device, str) else device
         return "bfloat16" if has_native_bfloat16(device) else "float32"
     if precision not in PRECISIONS:
-        raise ValueError(
+        raise UsageError(
             f"unknown precision {precision!r}; there are auto, {', '.join(PRECISIONS)}"
         )
     return precision

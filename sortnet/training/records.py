@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from sortnet import files
+from sortnet.errors import UsageError
 
 
 def append(path: Path, value: object) -> None:
@@ -18,17 +19,17 @@ def read(path: Path) -> list[dict[str, Any]]:
     """Read all lines; a last one that a killed process left unfinished is passed over.
 
     Raises:
-        ValueError: Another line is not a JSON object.
+        UsageError: Another line is not a JSON object.
     """
     if not path.is_file():
         return []
     whole = path.read_bytes().rpartition(b"\n")[0].splitlines()
     try:  # as one array, which is twice as fast as line by line
         lines: list[dict[str, Any]] = json.loads(b"[" + b",".join(whole) + b"]")
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not a file of JSON lines: {error}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise UsageError(f"{path} is not a file of JSON lines: {error}") from None
     if not all(isinstance(line, dict) for line in lines):
-        raise ValueError(f"{path} is not a file of JSON lines: one is not an object")
+        raise UsageError(f"{path} is not a file of JSON lines: one is not an object")
     return lines
 
 
@@ -46,7 +47,7 @@ def intact(content: bytes) -> bytes:
 def _is_object(line: bytes) -> bool:
     try:
         return isinstance(json.loads(line), dict)
-    except (ValueError, RecursionError):
+    except (ValueError, RecursionError, MemoryError):
         return False
 
 

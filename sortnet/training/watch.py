@@ -11,6 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from sortnet.errors import UsageError
+
 Row = dict[str, Any]
 PAUSE = 10.0
 """Seconds between two plain lines."""
@@ -133,7 +135,7 @@ class TensorBoard(Watcher):
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
-            raise ValueError("TensorBoard is not installed: pip install tensorboard") from None
+            raise UsageError("TensorBoard is not installed: pip install tensorboard") from None
         self.writer = SummaryWriter(directory)
 
     def row(self, row: Row) -> None:

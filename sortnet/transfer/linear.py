@@ -11,6 +11,7 @@ from torch import Tensor
 
 from sortnet.data.dataset import stratified
 from sortnet.data.seeds import generator
+from sortnet.errors import UsageError
 from sortnet.transfer.responses import Show
 
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
@@ -98,9 +99,9 @@ def evaluate(
 
     enough(labels, per_class, splits)
     if len(features) != len(labels):
-        raise ValueError(f"there are {len(features)} rows of features for {len(labels)} images")
+        raise UsageError(f"there are {len(features)} rows of features for {len(labels)} images")
     if not (features.isfinite() & (features >= 0)).all():
-        raise ValueError("features must be finite and not negative: their roots are taken")
+        raise UsageError("features must be finite and not negative: their roots are taken")
     rows, answers = normalised(features).numpy(), labels.numpy()
     accuracies = []
     for split in range(splits):
@@ -139,15 +140,15 @@ def enough(labels: Tensor, per_class: int, splits: int, classes: Sequence[str] =
         classes: The categories' names, for the error's text; all of them must have images.
     """
     if per_class < 1 or splits < 1:
-        raise ValueError(f"{splits} splits of {per_class} images are none; choose 1 or more")
+        raise UsageError(f"{splits} splits of {per_class} images are none; choose 1 or more")
     counts = torch.bincount(labels, minlength=len(classes))
     sizes = {i: n for i, n in enumerate(counts.tolist()) if n or i < len(classes)}
     if len(sizes) < 2:
-        raise ValueError("there must be two categories or more for a model to tell apart")
+        raise UsageError("there must be two categories or more for a model to tell apart")
     least = min(sizes, key=lambda label: sizes[label])
     if sizes[least] <= per_class:
         name = repr(classes[least]) if classes else least
-        raise ValueError(
+        raise UsageError(
             f"category {name} has {sizes[least]} images, but {per_class} for training and at least"
             " one for testing are needed; choose fewer per class or leave the category out"
         )
@@ -166,7 +167,7 @@ def fit_probe(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Te
     """
     rest, held = stratified(train_labels, max(1, len(train) // 5), "probe")
     if len(set(train_labels[rest].tolist())) < 2:
-        raise ValueError("a probe needs training images of two classes or more")
+        raise UsageError("a probe needs training images of two classes or more")
 
     def chosen(strength: float) -> float:
         model = _logistic(strength).fit(train[rest].numpy(), train_labels[rest].numpy())

@@ -18,9 +18,10 @@ from torch import Tensor
 
 from sortnet import data, files, runs
 from sortnet.data import Dataset, Split
+from sortnet.errors import UsageError
 from sortnet.fusion import kernels
 from sortnet.networks import Network
-from sortnet.pretrained import Config
+from sortnet.pretrained import Config, is_shipped
 from sortnet.training import Machine, resolve_device
 
 GROUP = 64
@@ -110,6 +111,7 @@ class Source:
         dataset: Normalised as the network's own images were.
         layers: Names of activations.
         device: Where the network runs.
+        cache: Where features are kept if no other place is named.
     """
 
     directory: Path
@@ -118,6 +120,7 @@ class Source:
     dataset: Dataset
     layers: tuple[str, ...]
     device: torch.device
+    cache: Path
 
     @classmethod
     def of(
@@ -143,20 +146,24 @@ class Source:
         for layer in layers:
             if layer not in network.taps:
                 there = ", ".join(network.taps)
-                raise ValueError(f"{config.title} has no layer {layer!r}; there are {there}")
+                raise UsageError(f"{config.title} has no layer {layer!r}; there are {there}")
         dataset = data.load(name, root, size=config.size)
         mean, std = ((x[0], x[1], x[2]) for x in (config.mean, config.std))
         dataset = replace(dataset, mean=mean, std=std)
-        return cls(Path(directory), network, config, dataset, layers, chosen)
+        # What comes with the package has no directory of its own to write to.
+        home = Path(root) / directory if is_shipped(directory) else Path(directory)
+        cache = home / "features"
+        return cls(Path(directory), network, config, dataset, layers, chosen, cache)
 
     def features(self, cache: str | Path | None, show: Show | None) -> dict[str, Tensor]:
         """The features of all layers, from the cache as far as they are there.
 
         Arguments:
-            cache: A directory; ``features`` in the network's own without it.
+            cache: A directory; without it ``features`` in the network's own, or, of a network
+                that comes with the package, below the directory of all data.
             show: Is told of the progress.
         """
-        cache = self.directory / "features" if cache is None else Path(cache)
+        cache = self.cache if cache is None else Path(cache)
         keys = self._keys()
         found = {layer: kept for layer in keys if (kept := _read(cache, keys[layer])) is not None}
         missing = [layer for layer in self.layers if layer not in found]
@@ -207,7 +214,7 @@ def _read(cache: Path, key: Mapping[str, object]) -> Tensor | None:
         about = files.read_json(path.with_suffix(".json"))
         content = path.read_bytes()
         if about != {**json.loads(json.dumps(key)), "sha256": files.digest(content)}:
-            raise ValueError(f"{path} does not have the SHA-256 that was written down")
+            raise UsageError(f"{path} does not have the SHA-256 that was written down")
         return safetensors.torch.load(content)["features"]
     except FileNotFoundError:
         return None

@@ -1,0 +1,128 @@
+"""What numbers may be: one table for all flags, and for what is read from files."""
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from numbers import Integral, Real
+from typing import cast
+
+from sortnet.errors import UsageError
+
+THREADS = 256
+"""Threads that any machine can start; one with more cores may have one for each."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The numbers that are allowed.
+
+    Attributes:
+        least: The smallest one.
+        most: The largest one; it is finite, so that infinity is not allowed.
+        whole: Whether it is an integer.
+        above: Whether `least` itself is not allowed.
+    """
+
+    least: float
+    most: float
+    whole: bool = True
+    above: bool = False
+
+    def allows(self, value: object) -> bool:
+        """Return True if this is a number within the limits; neither NaN nor a bool is one."""
+        kind = Integral if self.whole else Real
+        if isinstance(value, bool) or not isinstance(value, kind):
+            return False
+        number = cast(float, value)
+        return self.least <= number <= self.most and not (self.above and number == self.least)
+
+    def __str__(self) -> str:
+        kind, most = ("a whole number", f"{self.most:,}")
+        if not self.whole:
+            kind, most = ("a number", f"{self.most:g}")
+        start = f"above {self.least:g} and up" if self.above else f"from {self.least:g}"
+        return f"{kind} {start} to {most}"
+
+
+def _number(most: float, *, above: bool = False) -> Limit:
+    return Limit(0, most, whole=False, above=above)
+
+
+STEPS = 10**12
+IMAGES = 10**9
+LIMITS: Mapping[str, Limit] = {
+    # the network
+    "classes": Limit(1, 10**6),
+    "eps": _number(1e6, above=True),
+    "size": Limit(1, 4096),
+    "width": Limit(1, 64),
+    # the recipe
+    "batch": Limit(1, 10**6),
+    "clip": _number(1e30, above=True),
+    "decay": _number(1e6),
+    "momentum": _number(1),
+    "norm-decay": _number(1e6),
+    "pad": Limit(0, 4096),
+    "rate": _number(1e30, above=True),
+    "scale": _number(1e6, above=True),
+    "steps": Limit(1, STEPS),
+    "warm-up": Limit(0, STEPS),
+    # the run
+    "evaluations": Limit(0, STEPS),
+    "seed": Limit(0, 2**63 - 1),
+    "validation": Limit(0, IMAGES),
+    # how it is kept
+    "keep": Limit(1, 10**6),
+    "resume-from": Limit(1, STEPS),
+    "save-every": Limit(1, STEPS),
+    "threads": Limit(1, max(THREADS, os.cpu_count() or 1)),
+    # other commands
+    "per-class": Limit(1, IMAGES),
+    "port": Limit(0, 2**16 - 1),
+    "processes": Limit(1, 10**4),
+    "rounds": Limit(1, 10**6),
+    "seeds": Limit(1, 10**6),
+    "splits": Limit(1, 10**6),
+    "top": Limit(1, 10**6),
+}
+"""The limits of all numbers, by the names of their flags."""
+
+
+def check(**values: object) -> None:
+    """Refuse numbers that are out of their limits.
+
+    Arguments:
+        values: By the names in `LIMITS`, with underscores.
+
+    Example:
+        >>> check(batch=100)
+        >>> check(batch=0)
+        Traceback (most recent call last):
+        ...
+        sortnet.errors.UsageError: --batch is 0, but must be a whole number from 1 to 1,000,000
+    """
+    for name, value in values.items():
+        flag = name.replace("_", "-")
+        if not LIMITS[flag].allows(value):
+            raise UsageError(f"--{flag} is {_brief(value)}, but must be {LIMITS[flag]}")
+
+
+def check_given(**values: object) -> None:
+    """Refuse the same numbers, where None stands for one that was not given."""
+    check(**{name: value for name, value in values.items() if value is not None})
+
+
+def check_options(options: Mapping[str, object]) -> None:
+    """Refuse numbers among what `sortnet.build` is given that are out of their limits."""
+    check(**{name: options[name] for name in ("eps", "size", "width") if name in options})
+
+
+def finite(value: object) -> bool:
+    """Return True if this is a number, and neither NaN nor infinite."""
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _brief(value: object) -> str:
+    text = str(value) if isinstance(value, Real) else repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
