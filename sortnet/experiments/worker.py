@@ -18,6 +18,8 @@ from sortnet import files
 from sortnet.runs import Result, Run, train
 from sortnet.training import Diverged, Habits, Interrupted, Watcher, tune
 
+HELD = 75
+"""The exit code if another process trains the run: try again later."""
 PAUSE = 0.5
 """Seconds between two reports."""
 TRANSFER = "transfer.json"
@@ -52,11 +54,11 @@ def transferred(result: Result, data: str, root: Path, device: str = "auto") -> 
     path = result.directory / TRANSFER
     if result.ended != "finished" or path.is_file():
         return
-    found = transfer(
-        result.directory, data, root, device=device
-    )  # the last pooling and what follows it
-    accuracy = {name: one.mean for name, one in zip(LAYERS, found.values(), strict=True)}
-    files.write_json(path, {"data": data, "layers": list(found), "accuracy": accuracy})
+    with files.locked(result.directory / "lock", f"carrying over {result.directory}"):
+        # without names: the last pooling and what follows it
+        found = transfer(result.directory, data, root, device=device)
+        accuracy = {name: one.mean for name, one in zip(LAYERS, found.values(), strict=True)}
+        files.write_json(path, {"data": data, "layers": list(found), "accuracy": accuracy})
 
 
 def work(job: dict[str, Any]) -> None:
@@ -80,6 +82,8 @@ def main() -> int:
         work(job)
     except Interrupted as error:
         return 128 + error.number
+    except files.Held:
+        return HELD
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return 1

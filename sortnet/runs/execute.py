@@ -78,7 +78,7 @@ def train(
     """
     directory, habits = Path(out) / run.id, habits or Habits()
     with joined(habits.device) as world, ExitStack() as stack:
-        if world.writes:
+        if world.writes and result(directory) is None:  # what has ended may be read-only
             directory.mkdir(parents=True, exist_ok=True)
             stack.enter_context(files.locked(directory / "lock", f"training {directory}"))
         _same(run, directory)
