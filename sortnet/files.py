@@ -197,7 +197,7 @@ def _marker(path: Path) -> filelock.BaseFileLock:
 
 
 def holder(path: Path) -> str | None:
-    """The process that holds a lock file, if one does; nothing is written."""
+    """The process that holds a lock file, if one does."""
     if not path.is_file() or not _is_held(path):
         return None
     return "".join(_named(path))
@@ -214,7 +214,16 @@ def _is_held(path: Path) -> bool:
             except OSError as error:
                 if error.errno not in UNSUPPORTED:
                     raise
-    return Path(_marker(path).lock_file).exists()
+    marker = _marker(path)
+    if not Path(marker.lock_file).exists():
+        return False
+    try:
+        with marker.acquire(timeout=0):  # which removes that of a killed process
+            return False
+    except filelock.Timeout:
+        return True
+    except OSError:  # nobody can take a lock where nothing can be written
+        return False
 
 
 def _named(path: Path) -> tuple[str, str]:

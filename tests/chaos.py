@@ -417,12 +417,14 @@ def carry_out(campaign: Campaign, attempts: Sequence[Attempt], seconds: float) -
     started = time.monotonic()
     table = {kind: {"attempts": 0, "failed": 0, "late": 0} for kind in ATTACKS}
 
-    context = multiprocessing.get_context("fork")
+    def judge(attempt: Attempt) -> Verdict:
+        return None if time.monotonic() > started + seconds else (campaign.judge(attempt),)
+
     global _judge
-    _judge = lambda a: None if time.monotonic() > started + seconds else (campaign.judge(a),)  # noqa: E731
+    _judge = judge  # which forked processes have as well, unlike what is sent to them
+    context = multiprocessing.get_context("fork")
     with context.Pool(len(os.sched_getaffinity(0))) as pool:
-        found = zip(attempts, pool.imap(_judged, attempts), strict=True)
-        for i, (attempt, verdict) in enumerate(found, 1):
+        for i, (attempt, verdict) in enumerate(pool.imap_unordered(_judged, attempts), 1):
             row = table[attempt.attack]
             row["late" if verdict is None else "attempts"] += 1
             if verdict is not None and verdict[0] is not None:
@@ -438,14 +440,16 @@ def carry_out(campaign: Campaign, attempts: Sequence[Attempt], seconds: float) -
     }
 
 
-_judge: Callable[[Attempt], tuple[str | None] | None]
+Verdict = tuple[str | None] | None
+"""What is wrong, or None, in a tuple; None for an attempt that there was no time for."""
+_judge: Callable[[Attempt], Verdict]
 
 
-def _judged(attempt: Attempt) -> tuple[str | None] | None:
+def _judged(attempt: Attempt) -> tuple[Attempt, Verdict]:
     try:
-        return _judge(attempt)
+        return attempt, _judge(attempt)
     except Exception as error:  # of the attempt itself, which must not end the campaign
-        return (f"{type(error).__name__}: {error}",)
+        return attempt, (f"{type(error).__name__}: {error}",)
 
 
 def main() -> int:

@@ -111,6 +111,7 @@ def test_without_locks_a_killed_processes_is_gone(
         assert files.holder(path) is not None
         process.send_signal(signal.SIGKILL)
         os.waitpid(process.pid, 0)
+        assert files.holder(path) is None
         with files.locked(path, "at it"):
             pass
         assert files.holder(path) is None
