@@ -354,7 +354,7 @@ def mutate(directory: Path, draw: random.Random) -> str | None:
         path.unlink()
         return f"{name} deleted"
     elif kind == "double":
-        content += content
+        content.extend(before)
     elif kind == "other":
         content[:] = draw.choice(every).read_bytes()
     elif kind == "garbage":
@@ -413,7 +413,7 @@ def sample(campaign: Campaign) -> list[Attempt]:
 
 
 def carry_out(campaign: Campaign, attempts: Sequence[Attempt], seconds: float) -> dict[str, Any]:
-    """Make attempts in as many processes as there are cores, for so long; the table of them."""
+    """Make attempts, several at a time, for so long; the table of them."""
     started = time.monotonic()
     table = {kind: {"attempts": 0, "failed": 0, "late": 0} for kind in ATTACKS}
 
@@ -423,7 +423,8 @@ def carry_out(campaign: Campaign, attempts: Sequence[Attempt], seconds: float) -
     global _judge
     _judge = judge  # which forked processes have as well, unlike what is sent to them
     context = multiprocessing.get_context("fork")
-    with context.Pool(len(os.sched_getaffinity(0))) as pool:
+    # twice as many processes as cores: those that attack ranks mostly wait
+    with context.Pool(2 * len(os.sched_getaffinity(0))) as pool:
         for i, (attempt, verdict) in enumerate(pool.imap_unordered(_judged, attempts), 1):
             row = table[attempt.attack]
             row["late" if verdict is None else "attempts"] += 1
