@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: setup demo test test-oldest oracle lint bench models docs clean
+.PHONY: setup demo test test-oldest oracle chaos lint bench models docs clean
 
 setup: $(STAMP)
 
@@ -33,6 +33,10 @@ test-oldest: $(OLDEST)/.installed
 # the joint path against the plain composition in float64, in every mode: 20 minutes
 oracle: $(STAMP)
 	$(BIN)/python tests/oracle.py --json results/correctness.json
+
+# kills, full disks, changed files and lost processes: at most ten minutes
+chaos: $(STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python tests/chaos.py --json results/chaos.json
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -1,19 +1,36 @@
 """Files that are whole or not there: atomic writing, checksums, locks."""
 
-import fcntl
+import errno
 import glob
 import hashlib
 import json
+import logging
 import os
 import platform
 import re
 import shutil
+import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import filelock
+
 from sortnet.errors import Damaged, UsageError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+log = logging.getLogger(__name__)
+
+TRIES, PAUSE = 20, 0.02
+"""How often a lock is tried, and the seconds in between: whoever asks for its holder has it for a
+moment."""
+UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
+"""What file systems without locks say when they are asked for one."""
 
 
 def write(path: Path, content: bytes | str) -> None:
@@ -131,6 +148,8 @@ def canonical(value: object) -> bytes:
 
 def sync(directory: Path) -> None:
     """Wait until a directory's entries are on the disk."""
+    if os.name == "nt":  # which opens no directories
+        return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -150,40 +169,146 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+class Held(BlockingIOError):
+    """Another process holds a lock."""
+
+
+_descriptors: set[int] = set()
+"""Of this process's lock files."""
+
+
+def _forget_locks() -> None:
+    """Close the lock files in a forked process; a lock is free only when no process has it open.
+
+    The processes that read images outlive a killed one by some seconds.
+    """
+    for descriptor in _descriptors:
+        os.close(descriptor)
+    _descriptors.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_locks)
+
+
 @contextmanager
 def locked(path: Path, doing: str, *, wait: bool = False) -> Iterator[None]:
     """Hold a lock file; the system lets go of it when the process ends, however that happens.
 
+    Where there are no such locks, the existence of a file beside it is the lock; one that a killed
+    process left there is removed by the next process on the same machine.
+
     Arguments:
-        path: The lock file, which holds the process's number. It stays: removing it would let two
-            processes in.
+        path: The lock file, which names its holder. It stays: removing it would let two processes
+            in.
         doing: What the holder is doing, for the error's text.
         wait: Whether to wait for it, and not to fail.
 
     Raises:
-        BlockingIOError: Another process holds it.
+        Held: Another process holds it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a+") as file:
+    with ExitStack() as stack:
+        descriptor = stack.enter_context(_opened(path))
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            file.seek(0)
-            other = file.read().strip() or "?"
-            raise BlockingIOError(f"process {other} is {doing} already; wait for it") from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+            if not _flock(descriptor, wait):
+                stack.enter_context(_substitute(path, wait))
+        except (BlockingIOError, filelock.Timeout):
+            process, since = _named(path)
+            raise Held(f"process {process} is {doing} already{since}; wait for it") from None
+        name = {"process": os.getpid(), "since": time.time(), "host": platform.node()}
+        os.ftruncate(descriptor, 0)
+        os.write(descriptor, json.dumps(name).encode())
         yield
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """Open a lock file, for this process and none that is forked from it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    _descriptors.add(descriptor)
+    try:
+        yield descriptor
+    finally:
+        if descriptor in _descriptors:  # else this is a forked process, which has closed it
+            _descriptors.remove(descriptor)
+            os.close(descriptor)
+
+
+def _flock(descriptor: int, wait: bool) -> bool:
+    """Take the lock of an open file; False if there are no locks here."""
+    if fcntl is None:
+        return False
+    for tries_left in reversed(range(TRIES)):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            break
+        except BlockingIOError:
+            if not tries_left:
+                raise
+            time.sleep(PAUSE)
+        except OSError as error:
+            if error.errno not in UNSUPPORTED:
+                raise
+            return False
+    return True
+
+
+@contextmanager
+def _substitute(path: Path, wait: bool) -> Iterator[None]:
+    """Hold a lock where there is no flock: Windows has its own, some file systems have none."""
+    marker = _marker(path)
+    if fcntl is not None:
+        log.warning(
+            "the file system of %s has no locks; %s is used instead. If a process on another"
+            " machine is killed while it holds it, remove that file",
+            path.parent,
+            marker.lock_file,
+        )
+    with marker.acquire(timeout=-1 if wait else 0):
+        yield
+
+
+def _marker(path: Path) -> filelock.BaseFileLock:
+    kind = filelock.FileLock if fcntl is None else filelock.SoftFileLock
+    return kind(f"{path}.held")
 
 
 def holder(path: Path) -> str | None:
     """The process that holds a lock file, if one does."""
-    if not path.is_file():
+    if not path.is_file() or not _is_held(path):
         return None
-    with path.open("r") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return file.read().strip() or "?"
-    return None
+    return "".join(_named(path))
+
+
+def _is_held(path: Path) -> bool:
+    if fcntl is not None:
+        with path.open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                return False
+            except BlockingIOError:
+                return True
+            except OSError as error:
+                if error.errno not in UNSUPPORTED:
+                    raise
+    marker = _marker(path)
+    if not Path(marker.lock_file).exists():
+        return False
+    try:
+        with marker.acquire(timeout=0):  # which removes that of a killed process
+            return False
+    except filelock.Timeout:
+        return True
+    except OSError:  # nobody can take a lock where nothing can be written
+        return False
+
+
+def _named(path: Path) -> tuple[str, str]:
+    """The process that a lock file names, and since when and where it has held the lock."""
+    try:
+        found = json.loads(path.read_bytes())
+        since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["since"]))
+        return str(found["process"]), f", since {since} on {found['host']}"
+    except (OSError, ValueError, LookupError, TypeError, OverflowError):
+        return "?", ""

@@ -1,5 +1,6 @@
 """Experiments: every cell builds and learns, sweeps survive what happens to them."""
 
+import json
 import os
 import shlex
 import signal
@@ -16,7 +17,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sortnet import measure, paper, runs
+from sortnet import files, measure, paper, runs
 from sortnet.experiments import results, sweep
 from sortnet.experiments.scale import demand
 from sortnet.experiments.sizes import SIZES, differences
@@ -194,7 +195,7 @@ def test_a_sweep_that_is_stopped_leaves_saved_runs(tmp_path: Path, number: signa
     until(lambda: runs.events(directory)[-1]["event"] == "stop")
     saved = runs.events(directory)[-1]["step"]
     assert (directory / "checkpoints" / f"step-{saved:07d}").is_dir()
-    worker = int((directory / "lock").read_text())
+    worker = json.loads((directory / "lock").read_text())["process"]
 
     def gone() -> bool:
         try:
@@ -205,6 +206,41 @@ def test_a_sweep_that_is_stopped_leaves_saved_runs(tmp_path: Path, number: signa
         return status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z"
 
     until(gone)
+
+
+SHARED = """
+import sys
+from dataclasses import replace
+from sortnet.experiments import sweep
+from sortnet.experiments.tables import EXPERIMENTS, Cell, Experiment
+from sortnet.recipes import LENET, Section
+from sortnet.runs import Run
+recipe = replace(LENET, sections=(Section(1e-2, 20),), batch=4)
+cells = [Cell(str(i), "b", Run("lenet", recipe, name=f"n{i}")) for i in range(2)]
+EXPERIMENTS["shared"] = Experiment("shared", "Shared", tuple(cells))
+def show(progress):
+    if progress.news:
+        print(progress, progress.news, sep=": ", flush=True)
+found = sweep.reproduce(sweep.plan("shared", "paper", 1, out=sys.argv[1]), 1, show)
+assert len(found["runs"]) == 2
+"""
+
+
+def test_two_sweeps_of_one_directory_share_the_work(tmp_path: Path) -> None:
+    """A third process has one of the runs until both have found that it does."""
+    command = [sys.executable, "-c", SHARED, str(tmp_path)]
+    first, second = tmp_path / "digits/lenet-n0/seed0", tmp_path / "digits/lenet-n1/seed0"
+    with files.locked(first / "lock", "training"):
+        sweeps = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+        for process in sweeps:
+            assert process.stdout is not None
+            told = process.stdout.readline()
+            assert told.endswith("digits/lenet-n0/seed0 is trained elsewhere\n")
+    for process in sweeps:
+        process.communicate(timeout=200)
+    assert [process.returncode for process in sweeps] == [0, 0]
+    for directory in (first, second):  # each was trained once
+        assert [event["event"] for event in runs.events(directory)] == ["start", "finish"]
 
 
 def test_learning_curves_are_thinned_to_means() -> None:

@@ -3,6 +3,8 @@
 import html
 import json
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import urllib.error
@@ -17,8 +19,8 @@ from browser import Browser, started
 from made_runs import make, resnet, write_json
 from viewing import box, press, quiet, stretch, texts
 
-from sortnet.report import page
-from sortnet.report.serve import Server
+from sortnet.report import page, serve
+from sortnet.report.serve import Handler, Server
 
 HOSTILE = [
     "</script><script>window.hacked=1</script>",
@@ -127,6 +129,33 @@ def test_damaged_files_are_listed_and_harm_nothing_else(browser: Browser, tmp_pa
     quiet(browser)
 
 
+LARGE = ["Infinity", "-Infinity", "NaN", "1.7976931348623157e308", "-1.7976931348623157e308"]
+
+
+def test_infinite_numbers_do_not_lose_the_page(browser: Browser, tmp_path: Path) -> None:
+    root = tmp_path / "runs"
+    for seed, text in enumerate([*LARGE, "1e308"]):
+        for fusion in ("sum", "sort"):
+            directory = make(root, resnet(fusion, seed), every=640)
+            with (directory / "metrics.jsonl").open("a") as file:
+                for split in ("train", "validation"):
+                    row = {"step": 6400, "split": split, **dict.fromkeys(("loss", "error"), 0)}
+                    file.write(
+                        json.dumps(row).replace("0,", f"{text},").replace("0}", f"{text}}}")
+                    )
+                    file.write("\n")
+            result = json.loads((directory / "result.json").read_text())
+            result["test"]["error5"] = result["seconds"] = -12345
+            stored = json.dumps(result).replace("-12345", text)
+            (directory / "result.json").write_text(stored)
+    for name in ("claims.json", "cost.json"):
+        (root / name).write_text('[{"name": Infinity}]')
+    page.write([root], tmp_path / "report.html")
+    browser.open((tmp_path / "report.html").as_uri())
+    assert "12 runs of 2 configurations" in texts(browser, ".lead")[0]
+    quiet(browser)
+
+
 def test_no_runs_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"^no runs in .*: a run has a run.json.*$"):
         page.build([tmp_path])
@@ -162,6 +191,42 @@ def test_watching_keeps_up_and_keeps_the_view(browser: Browser, tmp_path: Path) 
     _, complaint = process.communicate(timeout=30)
     assert (process.returncode, complaint) == (0, "")
     browser.until(lambda: "the server has stopped" in "".join(texts(browser, "#live")))
+
+
+def reset(address: tuple[str, int], said: bytes) -> None:
+    """Say something and hang up the hard way."""
+    with socket.create_connection(address) as connection:
+        connection.sendall(said)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def test_the_server_outlives_silent_many_and_rude_visitors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path, resnet("sort", 0))
+    monkeypatch.setattr(serve, "CONNECTIONS", 4)
+    monkeypatch.setattr(Handler, "timeout", 3.0)
+    with Server([tmp_path], 0, "Runs") as server:
+        address = (serve.HOST, server.server_address[1])
+        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            for said in (b"", b"GET /", b"GET / HTTP/1.0\r\nHost: ", b"GET / HTTP/1.0\r\n\r\n"):
+                reset(address, said)
+            silent = [socket.create_connection(address) for _ in range(12)]
+            for connection in silent:  # those that are too many are told so, the others waited for
+                connection.settimeout(30)
+            ends = [connection.recv(1000).partition(b"\r\n")[0] for connection in silent]
+            assert ends.count(b"HTTP/1.0 503 Service Unavailable") >= 8
+            assert set(ends) <= {b"HTTP/1.0 503 Service Unavailable", b""}
+            for connection in silent:
+                connection.close()
+            with urllib.request.urlopen(server.url, timeout=30) as answer:
+                assert answer.status == 200
+        finally:
+            server.shutdown()
+            thread.join()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_the_server_answers_only_this_machine(tmp_path: Path) -> None:

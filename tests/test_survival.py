@@ -14,7 +14,7 @@ import pytest
 import survivors
 from PIL import Image
 
-from sortnet import runs
+from sortnet import files, runs
 from sortnet.training import checkpoint
 
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -124,8 +124,8 @@ def test_a_signal_saves_and_exits(tmp_path: Path, number: signal.Signals) -> Non
     assert runs.events(directory)[-1]["event"] == "stop"
 
 
-def test_a_signal_to_the_workers_as_well_saves_and_exits(tmp_path: Path) -> None:
-    """Schedulers send one to every process of a job, also to those that read images."""
+def training_on_images(tmp_path: Path) -> "tuple[subprocess.Popen[str], Path]":
+    """A process that trains, with others that read images for it, and the run's directory."""
     for i in range(40):
         (tmp_path / "images" / f"class{i % 2}").mkdir(parents=True, exist_ok=True)
         pixels = np.full((32, 32, 3), i, np.uint8)
@@ -135,6 +135,25 @@ def test_a_signal_to_the_workers_as_well_saves_and_exits(tmp_path: Path) -> None
     directory = tmp_path / "runs" / "images" / "lenet-size32-x0.1" / "seed0"
     while len(runs.rows(directory)) < 3 and process.poll() is None:
         time.sleep(0.05)
+    return process, directory
+
+
+def test_a_killed_run_can_go_on_at_once(tmp_path: Path) -> None:
+    """The processes that read images live on for seconds, and must not keep its lock."""
+    process, directory = training_on_images(tmp_path)
+    assert f"{process.pid}" in str(files.holder(directory / "lock"))
+    process.kill()
+    process.wait()
+    try:
+        assert files.holder(directory / "lock") is None
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def test_a_signal_to_the_workers_as_well_saves_and_exits(tmp_path: Path) -> None:
+    """Schedulers send one to every process of a job, also to those that read images."""
+    process, directory = training_on_images(tmp_path)
     os.killpg(process.pid, signal.SIGTERM)
     _, stderr = process.communicate()
     assert process.returncode == 128 + signal.SIGTERM, stderr

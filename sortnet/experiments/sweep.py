@@ -2,10 +2,10 @@
 
 A process trains with one thread, so that its result does not depend on how many there are. What
 has ended is not trained again, what was interrupted goes on, and a run that diverges is a result.
+Several sweeps of one directory share the work: a run that another one trains is waited for.
 """
 
 import json
-import math
 import os
 import shlex
 import signal
@@ -25,11 +25,12 @@ from typing import IO, Any
 
 import torch
 
-from sortnet import runs
+from sortnet import files
 from sortnet.errors import UsageError
 from sortnet.experiments import results
 from sortnet.experiments.sizes import Size, size
 from sortnet.experiments.tables import Experiment, experiment
+from sortnet.experiments.worker import HELD
 from sortnet.measure import work
 from sortnet.networks import NETWORKS, build
 from sortnet.runs import Run
@@ -62,6 +63,7 @@ class Progress:
         ended: How many runs have ended.
         total: How many there are.
         running: The runs in training, each with the part of it that is done.
+        elsewhere: The runs that another sweep trains.
         news: What happened just now, if anything did.
     """
 
@@ -70,11 +72,13 @@ class Progress:
     ended: int
     total: int
     running: tuple[tuple[str, float], ...] = ()
+    elsewhere: tuple[str, ...] = ()
     news: str | None = None
 
     def __str__(self) -> str:
         left = "" if self.left is None else f", {duration(self.left)} left"
-        return f"{self.ended} of {self.total} runs, {100 * self.share:.0f} %{left}"
+        others = f", {len(self.elsewhere)} trained elsewhere" if self.elsewhere else ""
+        return f"{self.ended} of {self.total} runs, {100 * self.share:.0f} %{left}{others}"
 
 
 def duration(seconds: float) -> str:
@@ -215,6 +219,7 @@ class Board:
     efforts: dict[str, float]
     running: dict[str, float] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
+    elsewhere: dict[str, Run] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     processes: set["subprocess.Popen[str]"] = field(default_factory=set)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -284,7 +289,8 @@ def _train(todo: Plan, board: Board, processes: int, show: Callable[[Progress], 
             spent = time.monotonic() - started
             left = spent * (1 - board.done) / gained if gained > 0.002 else None
             running = tuple(board.running.items())
-            show(Progress(board.done, left, len(board.ended), total, running, news))
+            others = tuple(board.elsewhere)
+            show(Progress(board.done, left, len(board.ended), total, running, others, news))
 
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(processes))
@@ -294,8 +300,10 @@ def _train(todo: Plan, board: Board, processes: int, show: Callable[[Progress], 
             pool.submit(_one, todo, run, board) for run in todo.runs if run.id not in board.ended
         }
         progress()
-        while waiting:
-            finished, waiting = wait(waiting, PAUSE, FIRST_COMPLETED)
+        while waiting or (board.elsewhere and not board.stopping):
+            finished = _finished(waiting)
+            waiting -= finished
+            waiting |= {pool.submit(_one, todo, run, board) for run in _freed(todo, board)}
             for future in finished:
                 progress(future.result())
             if not finished:
@@ -306,7 +314,44 @@ def _train(todo: Plan, board: Board, processes: int, show: Callable[[Progress], 
             raise Stopped(asked[0], len(board.ended), total)
 
 
+def _finished(waiting: set["Future[str]"]) -> set["Future[str]"]:
+    """Those that have ended after a moment."""
+    if not waiting:
+        time.sleep(PAUSE)
+    return wait(waiting, PAUSE, FIRST_COMPLETED).done
+
+
+def _freed(todo: Plan, board: Board) -> list[Run]:
+    """Take back the runs that no other sweep trains any longer."""
+    with board.lock:
+        found = [run for run in board.elsewhere.values() if not _is_held(todo, run)]
+        for run in found:
+            del board.elsewhere[run.id]
+    return found
+
+
+def _is_held(todo: Plan, run: Run) -> bool:
+    return files.holder(todo.out / run.id / "lock") is not None
+
+
 def _one(todo: Plan, run: Run, board: Board) -> str:
+    """Train one run, unless another sweep does or did, and say what came of it."""
+    if _is_held(todo, run):
+        return _left_to_others(run, board)
+    if todo.ended(run):
+        with board.lock:
+            board.ended.add(run.id)
+        return f"{_outcome(todo, run)}, trained elsewhere"
+    return _trained(todo, run, board)
+
+
+def _left_to_others(run: Run, board: Board) -> str:
+    with board.lock:
+        board.elsewhere[run.id] = run
+    return f"{run.id} is trained elsewhere"
+
+
+def _trained(todo: Plan, run: Run, board: Board) -> str:
     """Train one run in a process and say what came of it."""
     with tempfile.TemporaryFile("w+") as errors:
         process = _start(todo, run, board, errors)
@@ -323,10 +368,12 @@ def _one(todo: Plan, run: Run, board: Board) -> str:
         board.running.pop(run.id)
         if code == 0:
             board.ended.add(run.id)
-        elif not board.stopping:
+        elif code != HELD and not board.stopping:
             board.failed[run.id] = said[-1] if said else f"its process ended with {code}"
     if code == 0:
-        return _outcome(todo.out, run)
+        return _outcome(todo, run)
+    if code == HELD:
+        return _left_to_others(run, board)
     return f"{run.id}: {board.failed.get(run.id, 'stopped')}"
 
 
@@ -361,9 +408,9 @@ def _steps(process: "subprocess.Popen[str]") -> Iterator[int]:
         yield json.loads(line)["step"]
 
 
-def _outcome(out: Path, run: Run) -> str:
-    result = runs.result(out / run.id)
-    assert result is not None
-    if math.isnan(result.error):
-        return f"{run.id} diverged at step {result.steps}"
-    return f"{run.id} error {result.error:.2f} %, {duration(result.seconds)}"
+def _outcome(todo: Plan, run: Run) -> str:
+    found = results.entry(run, *todo.places)
+    assert found is not None
+    if found["ended"] == "diverged":
+        return f"{run.id} diverged at step {found['steps']}"
+    return f"{run.id} error {found['test']['error']:.2f} %, {duration(found['seconds'])}"

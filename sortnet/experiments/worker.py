@@ -15,10 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from sortnet import files
-from sortnet.errors import UsageError
+from sortnet.errors import Damaged, UsageError
 from sortnet.runs import Result, Run, train
 from sortnet.training import Diverged, Habits, Interrupted, Watcher, tune
 
+HELD = 75
+"""The exit code if another process trains the run: try again later."""
 PAUSE = 0.5
 """Seconds between two reports."""
 TRANSFER = "transfer.json"
@@ -53,11 +55,11 @@ def transferred(result: Result, data: str, root: Path, device: str = "auto") -> 
     path = result.directory / TRANSFER
     if result.ended != "finished" or path.is_file():
         return
-    found = transfer(
-        result.directory, data, root, device=device
-    )  # the last pooling and what follows it
-    accuracy = {name: one.mean for name, one in zip(LAYERS, found.values(), strict=True)}
-    files.write_json(path, {"data": data, "layers": list(found), "accuracy": accuracy})
+    with files.locked(result.directory / "lock", f"carrying over {result.directory}"):
+        # without names: the last pooling and what follows it
+        found = transfer(result.directory, data, root, device=device)
+        accuracy = {name: one.mean for name, one in zip(LAYERS, found.values(), strict=True)}
+        files.write_json(path, {"data": data, "layers": list(found), "accuracy": accuracy})
 
 
 def work(job: dict[str, Any]) -> None:
@@ -81,7 +83,9 @@ def main() -> int:
         work(job)
     except Interrupted as error:
         return 128 + error.number
-    except (UsageError, OSError) as error:
+    except files.Held:
+        return HELD
+    except (UsageError, Damaged, OSError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

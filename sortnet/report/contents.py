@@ -24,6 +24,8 @@ POINTS = 200_000
 FEWEST, MOST = 250, 4_000
 PICTURES = 1_400_000
 """Characters of all pictures together."""
+LARGEST = 1e15
+"""A figure of a result beyond it is an error; sums of such numbers would be infinite."""
 EVENTS = 200
 """Events of a run that are kept, the last ones."""
 VERDICTS = ("holds", "does not hold", "not decided")
@@ -235,6 +237,9 @@ def _result(result: runs.Result, classes: int) -> Json:
         "where": None if result.where is None else groups.text(result.where),
         "seconds": number(result.seconds),
     }
+    figures = (*result.test.values(), result.seconds)
+    if large := [x for x in map(number, figures) if x is not None and abs(x) > LARGEST]:
+        raise ValueError(f"{large[0]:g} is larger than any figure of a result can be")
     if (steps := number(result.steps)) is None:
         raise UsageError(f"steps {result.steps!r} is no number")
     entry["steps"] = int(steps)

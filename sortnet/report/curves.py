@@ -98,4 +98,6 @@ def _packed(steps: list[int], values: list[float]) -> list[list[float]]:
 def rounded(value: float) -> float:
     """A value of `DIGITS` significant digits, without a needless point."""
     short = float(f"{value:.{DIGITS}g}")
+    if math.isinf(short):  # the largest numbers are rounded up to it
+        return value
     return int(short) if short.is_integer() and abs(short) < 1e15 else short

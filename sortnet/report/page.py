@@ -8,6 +8,7 @@ style by their hashes, and pictures that are part of the page; nothing else.
 import base64
 import hashlib
 import json
+import math
 from collections.abc import Sequence
 from functools import cache
 from html import escape
@@ -118,7 +119,19 @@ def embedded(value: object) -> str:
         >>> print(embedded("</script>"))
         "\u003c/script\u003e"
     """
-    text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    try:
+        text = json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:  # JSON has no infinite numbers
+        text = json.dumps(_finite(value), separators=(",", ":"), allow_nan=False)
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
+
+
+def _finite(value: Any) -> Any:  # noqa: ANN401
+    """A value with None in place of numbers that are not finite."""
+    if isinstance(value, dict):
+        return {name: _finite(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

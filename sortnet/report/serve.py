@@ -1,17 +1,27 @@
 """The page while training goes on: served to this machine only, and kept up to date."""
 
 import hashlib
+import socket
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Lock
+from threading import BoundedSemaphore, Lock
+from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from sortnet.report import contents, page
 
 HOST = "127.0.0.1"
+CONNECTIONS = 32
+"""That are served at a time; a page has one."""
+PATIENCE = 10.0
+"""Seconds that a connection may stand still."""
+BUSY = b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+GONE = (ConnectionError, TimeoutError)
+"""What a connection raises whose other end was closed or keeps silent."""
 
 
 class Server(ThreadingHTTPServer):
@@ -24,9 +34,11 @@ class Server(ThreadingHTTPServer):
     """
 
     daemon_threads = True
+    request_queue_size = CONNECTIONS
 
     def __init__(self, directories: Sequence[Path], port: int, title: str) -> None:
         self.directories, self.title, self.lock = directories, title, Lock()
+        self.free = BoundedSemaphore(CONNECTIONS)
         try:
             super().__init__((HOST, port), Handler)
         except OSError as error:
@@ -36,6 +48,32 @@ class Server(ThreadingHTTPServer):
     def url(self) -> str:
         """Where the page is."""
         return f"http://{HOST}:{self.server_address[1]}/"
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """Serve a connection in a thread of its own, if there are not too many."""
+        if self.free.acquire(blocking=False):
+            super().process_request(request, client_address)
+            return
+        with suppress(OSError):
+            request.settimeout(0)
+            request.sendall(BUSY)
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """Serve a connection to its end."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
+
+    def handle_error(
+        self,
+        request: socket.socket | tuple[bytes, socket.socket],
+        client_address: Any,  # noqa: ANN401
+    ) -> None:
+        """Keep quiet about a connection that was lost; a defect of ours is shown."""
+        if not isinstance(sys.exception(), GONE):
+            super().handle_error(request, client_address)
 
     def stamp(self) -> str:
         """Changes whenever the page's contents would."""
@@ -73,6 +111,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers a request, if it is for this very machine."""
 
     server: Server
+    timeout = PATIENCE
 
     def do_GET(self) -> None:
         """Send the page or its data."""
@@ -92,7 +131,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
-        with suppress(ConnectionError):  # the page was closed before it had its answer
+        with suppress(*GONE):  # the page was closed before it had its answer
             self.end_headers()
             self.wfile.write(body)
 
