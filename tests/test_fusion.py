@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -255,3 +256,13 @@ def test_wrong_input_says_what_is_allowed(wrong: Callable[[], object], says: str
     with pytest.raises(ValueError, match=says) as error:
         wrong()
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("eps", [0, -1.0, math.nan, math.inf, "1", None, True, 1j, [0.1]])
+def test_eps_is_a_finite_number_above_zero(eps: Any) -> None:  # noqa: ANN401
+    """A negative one or NaN would give NaN at every place where a branch is not positive."""
+    x = torch.ones(2)
+    for make in (lambda: Fusion("root", eps=eps), lambda: sort(x, x, "root", eps)):
+        with pytest.raises((ValueError, TypeError), match=r"^eps is .*, but must be ") as error:
+            make()
+        assert "\n" not in str(error.value)

@@ -15,7 +15,7 @@ from torch.overrides import handle_torch_function, has_torch_function
 from sortnet.fusion import dispatch
 from sortnet.fusion.branches import Branch
 from sortnet.fusion.joint import fuse_jointly, shaped_gate
-from sortnet.fusion.terms import EPS, SECOND_ORDER, sum_dtype, value, widen
+from sortnet.fusion.terms import EPS, SECOND_ORDER, check_eps, sum_dtype, value, widen
 
 
 def sort(a: Tensor, b: Tensor, term: str = "prod", eps: float = EPS) -> Tensor:
@@ -32,7 +32,7 @@ def sort(a: Tensor, b: Tensor, term: str = "prod", eps: float = EPS) -> Tensor:
         a: One branch's responses, of any shape.
         b: The other branch's, of the same shape.
         term: ``prod``, as in two-branch blocks, or ``root``, as in residual blocks.
-        eps: The number under the root that keeps its gradient finite.
+        eps: The number under the root that keeps its gradient finite, above 0.
 
     Example:
         >>> import torch
@@ -44,6 +44,7 @@ def sort(a: Tensor, b: Tensor, term: str = "prod", eps: float = EPS) -> Tensor:
     """
     if term not in SECOND_ORDER:
         raise ValueError(f"unknown term {term!r}; there are {', '.join(SECOND_ORDER)}")
+    check_eps(eps)
     return fuse(a, b, ("sum", term), eps)
 
 

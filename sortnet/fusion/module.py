@@ -8,7 +8,7 @@ from sortnet.fusion import dispatch
 from sortnet.fusion.branches import Branch
 from sortnet.fusion.functional import fuse
 from sortnet.fusion.joint import fuse_jointly
-from sortnet.fusion.terms import EPS, SECOND_ORDER, parse
+from sortnet.fusion.terms import EPS, SECOND_ORDER, check_eps, parse
 
 GATES = {"zero": 0.0, "one": 1.0}
 
@@ -27,7 +27,7 @@ class Fusion(nn.Module):
         terms: ``sum``, ``max``, ``prod``, ``root``, ``square`` joined by ``+``, or ``sort``.
         block: The kind of block it stands in, which tells what ``sort`` means: ``branches``
             (``sum+prod``) or ``residual`` (``sum+root``).
-        eps: The number under the root.
+        eps: The number under the root, above 0.
         gate: ``zero`` or ``one``, the gate's first value; none without it.
         channels: How many channels a gate has; they are the branches' second dimension.
 
@@ -48,10 +48,7 @@ class Fusion(nn.Module):
         channels: int | None = None,
     ) -> None:
         super().__init__()
-        if eps <= 0:
-            raise ValueError(
-                f"eps is {eps}, but must be above 0: it keeps the root's slope finite"
-            )
+        check_eps(eps)
         self.terms = parse(terms, block)
         self.eps = eps
         self.second = tuple(term for term in self.terms if term in SECOND_ORDER)

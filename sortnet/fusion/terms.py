@@ -15,9 +15,12 @@ term        value                            where the paper has it
 """
 
 from collections.abc import Sequence
+from numbers import Real
 
 import torch
 from torch import Tensor
+
+from sortnet.limits import LIMITS
 
 EPS = 1e-4
 """The paper's ε under the root (section 3.1); the authors' Caffe layer has 0.01."""
@@ -57,6 +60,15 @@ def parse(fusion: str, block: str = "branches") -> tuple[str, ...]:
     if len(set(terms)) < len(terms):
         raise ValueError(f"fusion {fusion!r} has a term twice: {'+'.join(terms)}")
     return tuple(terms)
+
+
+def check_eps(eps: object) -> None:
+    """Refuse an eps that would let the root's slope, or its value, be infinite or NaN."""
+    needed = f"eps is {eps!r}, but must be {LIMITS['eps']}: it keeps the root's slope finite"
+    if isinstance(eps, bool) or not isinstance(eps, Real):
+        raise TypeError(needed)
+    if not LIMITS["eps"].allows(eps):
+        raise ValueError(needed)
 
 
 def value(
