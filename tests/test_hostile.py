@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load, save
 
 from sortnet import files, pretrained, runs
 from sortnet.errors import Damaged, UsageError
@@ -30,10 +32,22 @@ JSON = st.recursive(
 )
 
 
+RUN = Run("lenet", replace(LENET, sections=(Section(0.02, 2),), batch=4))
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = Run("lenet", replace(LENET, sections=(Section(0.02, 2),), batch=4))
-    return train(run, tmp_path_factory.mktemp("runs")).directory
+    return train(RUN, tmp_path_factory.mktemp("runs")).directory
+
+
+@pytest.fixture(scope="module")
+def interrupted(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All runs, the one of which has a single checkpoint and no result."""
+    out = tmp_path_factory.mktemp("interrupted") / "runs"
+    directory = shutil.copytree(finished, out / RUN.id)
+    (directory / "result.json").unlink()
+    shutil.rmtree(directory / "checkpoints" / "step-0000002")
+    return out
 
 
 def read_all(directory: Path) -> None:
@@ -204,3 +218,46 @@ def test_a_hostile_checkpoint_does_not_block_the_others(finished: Path, tmp_path
     assert found is not None
     assert found.path == good
     assert len(damaged) == len(texts)
+
+
+STATES: dict[str, list[Any]] = {
+    "surprise": [1],
+    "step": [7, "1", None, -1, NAN, 10**30, True],
+    "seconds": [NAN, -1.0, "1", None],
+    "metrics": [0, -1, 1.5, 10**30],
+    "rollbacks": [-1, 1.5, 10**6],
+    "best": ["1", [], NAN],
+    "best_step": ["../x", -1, 1.5],
+    "sums": [None, [], [1], [[1]], ["a"] * 4, [NAN] * 4, {"a": 1}],
+}
+
+
+@pytest.mark.parametrize("entry", STATES)
+def test_a_hostile_state_is_one_line(interrupted: Path, tmp_path: Path, entry: str) -> None:
+    """Its checksums are right: whoever can write to the directory can write them, too."""
+    shutil.copytree(interrupted, tmp_path / "runs")
+    path = checkpoint.paths(tmp_path / "runs" / RUN.id / "checkpoints")[0] / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for value in STATES[entry]:
+        state = manifest["state"] | {entry: value}
+        path.write_text(resealed({**manifest, "state": state}))
+        one_line(lambda: train(RUN, tmp_path / "runs"))
+
+
+@pytest.mark.parametrize("part", ["model", "optimizer"])
+def test_hostile_tensors_are_one_line(interrupted: Path, tmp_path: Path, part: str) -> None:
+    shutil.copytree(interrupted, tmp_path / "runs")
+    path = checkpoint.paths(tmp_path / "runs" / RUN.id / "checkpoints")[0]
+    manifest = json.loads((path / "manifest.json").read_text())
+    right = load((path / f"{part}.safetensors").read_bytes())
+    name = next(iter(right))
+    wrong = [b"not tensors", save({**right, "x": torch.zeros(3)})]
+    wrong.append(save({**right, name: torch.zeros(3)}))
+    wrong.append(save({**right, name: right[name].to(torch.complex64)}))
+    wrong.append(save({**right, name: torch.full_like(right[name], NAN)}))
+    for content in wrong:
+        (path / f"{part}.safetensors").write_bytes(content)
+        about = {"bytes": len(content), "sha256": files.digest(content)}
+        manifest["files"][f"{part}.safetensors"] = about
+        (path / "manifest.json").write_text(resealed(manifest))
+        one_line(lambda: train(RUN, tmp_path / "runs"))

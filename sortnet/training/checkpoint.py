@@ -26,7 +26,7 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from sortnet import errors, files
+from sortnet import errors, files, pretrained
 
 FORMAT = 1
 PREFIX = "step-"
@@ -54,7 +54,8 @@ class Checkpoint:
 
     def tensors(self, part: str) -> dict[str, Tensor]:
         """The tensors of one of its files, ``model`` or ``optimizer``."""
-        return safetensors.torch.load((self.path / f"{part}.safetensors").read_bytes())
+        file = self.path / f"{part}.safetensors"
+        return pretrained.weights(file.read_bytes(), file)
 
     def text(self, name: str) -> bytes | None:
         """The content of another of its files; None if an earlier version did not write it."""
@@ -104,7 +105,7 @@ def save(
     }
     try:
         _write(temporary, manifest, parts, texts or {})
-        target = folder / f"{PREFIX}{step:07d}"
+        target = folder / _name(step)
         if target.exists():
             files.remove(target)
         temporary.rename(target)
@@ -113,6 +114,10 @@ def save(
         raise
     files.sync(folder)
     return read(target)
+
+
+def _name(step: int) -> str:
+    return f"{PREFIX}{step:07d}"
 
 
 def _write(
@@ -178,6 +183,8 @@ def _manifest(path: Path) -> dict[str, Any]:
         raise Damaged(f"{path.name}/manifest.json is not a manifest")
     if manifest["format"] != FORMAT:
         raise Damaged(f"{path.name} has format {manifest['format']}, not {FORMAT}")
+    if path.name != _name(manifest["step"]):
+        raise Damaged(f"{path.name} is the checkpoint of step {manifest['step']}")
     return manifest
 
 
@@ -271,7 +278,7 @@ def prune(folder: Path, keep: int, best: int | None) -> None:
     kept = 0
     for path in paths(folder):
         if kept == max(1, keep):
-            if best is None or path.name != f"{PREFIX}{best:07d}":
+            if best is None or path.name != _name(best):
                 files.remove(path)
             continue
         try:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from sortnet import data, files, limits
 from sortnet.data import Augmentation, Batch, Dataset, Split
 from sortnet.data.seeds import chance
-from sortnet.errors import UsageError
+from sortnet.errors import Damaged, UsageError
 from sortnet.recipes import Recipe
 from sortnet.training import checkpoint, environment, records
 from sortnet.training.devices import resolve_device, widest_float
@@ -37,6 +37,8 @@ MINUTES = 5.0
 """A checkpoint is written after so many minutes, however slow the steps are."""
 
 
+COUNT = limits.Limit(0, limits.STEPS)
+"""How many steps or bytes there can be."""
 SUMS = 4
 """Loss, wrong answers, norm of the gradient and images, added up from row to row.
 
@@ -85,6 +87,35 @@ class State:
     best: float | None = None
     best_step: int | None = None
     sums: list[float] = field(default_factory=lambda: [0.0] * SUMS)
+
+    @classmethod
+    def of(cls, found: checkpoint.Checkpoint) -> "State":
+        """What a checkpoint remembers.
+
+        Raises:
+            Damaged: It is not the state of a run at that step.
+        """
+        try:
+            state = cls(**found.state)
+            if isinstance(state.sums[0], list):  # an older checkpoint has each process's own
+                state.sums = [math.fsum(each) for each in zip(*state.sums, strict=True)]
+            sound = state.step == found.step and state._is_sound()
+        except (TypeError, ValueError, LookupError, OverflowError):
+            sound = False
+        if not sound:
+            raise Damaged(f"{found.path} does not hold the state of a run; remove it to go on")
+        return state
+
+    def _is_sound(self) -> bool:
+        counts = (self.step, self.metrics, *([] if self.best_step is None else [self.best_step]))
+        numbers = (*self.sums, *([] if self.best is None else [self.best]))
+        return (
+            all(COUNT.allows(count) for count in counts)
+            and all(limits.finite(number) for number in numbers)
+            and limits.Limit(0, limits.STEPS, whole=False).allows(self.seconds)
+            and limits.Limit(0, ROLLBACKS).allows(self.rollbacks)
+            and len(self.sums) == SUMS
+        )
 
 
 class Trainer:
@@ -483,18 +514,28 @@ class Trainer:
         )
 
     def restore(self, found: checkpoint.Checkpoint) -> None:
-        """Set weights, momentum and state as they were; metrics behind it are cut off."""
-        self.network.load_state_dict(found.tensors("model"))
-        buffers = found.tensors("optimizer")
+        """Set weights, momentum and state as they were; metrics behind it are cut off.
+
+        Raises:
+            Damaged: The checkpoint is not one of this network; nothing is changed.
+        """
+        state, kept = State.of(found), found.text(self.metrics.name)
+        weights, buffers = found.tensors("model"), found.tensors("optimizer")
+        own = self.network.state_dict()
+        if (
+            state.step > self.recipe.steps
+            or (kept is not None and len(kept) != state.metrics)
+            or weights.keys() != own.keys()
+            or not _fit(weights, own)
+            or not _fit(buffers, dict(self.network.named_parameters()))
+        ):
+            raise Damaged(f"{found.path} is not a checkpoint of this network; remove it to go on")
+        self.network.load_state_dict(weights)
         self._set_momentum(list(buffers))
         for name, buffer in self._momentum().items():
             buffer.copy_(buffers[name])
-        sums = found.state["sums"]
-        if isinstance(sums[0], list):  # an older checkpoint has each process's own
-            sums = [math.fsum(each) for each in zip(*sums, strict=True)]
-        self.state = State(**{**found.state, "sums": sums})
+        self.state = state
         if self.world.writes:
-            kept = found.text(self.metrics.name)
             reason = records.restore(self.metrics, self.state.metrics, kept)
             if reason is not None:
                 self.report_damage(reason)
@@ -593,6 +634,15 @@ def score(
     for counts in scores.counts():
         world.sum(counts)
     return scores
+
+
+def _fit(tensors: Mapping[str, Tensor], places: Mapping[str, Tensor]) -> bool:
+    """Return True if tensors are finite and have the shapes and dtypes of those they replace."""
+    alike = all(
+        name in places and (x.shape, x.dtype) == (places[name].shape, places[name].dtype)
+        for name, x in tensors.items()
+    )
+    return alike and checkpoint.finite(tensors) is None
 
 
 def brief_difference(there: object, here: object) -> str:
