@@ -15,6 +15,7 @@ import json
 import multiprocessing
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -41,13 +42,16 @@ TRAIN = (
     *("--evaluations", "2", "--save-every", "2", "--threads", "1", "--precision", "float32"),
 )
 RUN = "digits/lenet-x0.0001/seed0"
+BEFORE = ", as trained before"
+"""What train says of a result that was there."""
 SECONDS = 560.0
 PATIENCE = 120.0
 """Seconds after which a life counts as hung."""
 MUTATIONS = 500
-CHANGES = ("write", "fsync", "rename", "replace", "unlink", "rmdir", "mkdir", "ftruncate")
+REMOVALS = ("unlink", "rmdir", "ftruncate", "truncate")
+CHANGES = ("write", "fsync", "rename", "replace", "mkdir", *REMOVALS)
 """Of the module os."""
-FREEING = ("before unlink", "before rmdir", "before ftruncate")
+FREEING = tuple(f"before {name}" for name in REMOVALS)
 ATTACKS = {
     "kill": "killed at each write, fsync, rename and removal",
     "ENOSPC": "disk full from each write on",
@@ -202,6 +206,11 @@ def _be(said: Sequence[Path], arguments: Sequence[str], trap: Trap | None) -> No
         os._exit(code)
 
 
+def told(life: Life, place: Path) -> str:
+    """What a process printed, wherever the run is and however long it took."""
+    return re.sub(rf" in \d+ s({BEFORE})?", "", life.out.replace(str(place), ""))
+
+
 def outcome(directory: Path) -> dict[str, bytes]:
     """What must not depend on whatever happened to a run."""
     kept = {n: (directory / n).read_bytes() for n in ("model.safetensors", "metrics.jsonl")}
@@ -243,7 +252,7 @@ class Campaign:
         """What eval may print of a run, and train of a finished one; of part, from any step."""
         found = {"eval": {live(base, ["eval", str(base / RUN)]).out}, "train": set()}
         if base.name == "whole":
-            found["train"].add(live(base, self.train(base)).out.replace(str(base), ""))
+            found["train"].add(told(live(base, self.train(base)), base))
             return found
         older = self.folder / "older"
         shutil.copytree(base, older)
@@ -298,11 +307,10 @@ class Campaign:
             life = live(place, arguments)
             if life.code != 0:
                 wrong = life.wrong
-            elif command == "train" and base == "part":
+            elif command == "train" and BEFORE not in life.out:  # it went on, or ended anew
                 wrong = None if outcome(place / RUN) == self.expected else "another result"
             else:
-                known = self.printed[base].get(command)
-                said = life.out.replace(str(place), "")
+                known, said = self.printed[base].get(command), told(life, place)
                 wrong = None if known is None or said in known else f"printed {said.strip()!r}"
             if wrong:
                 return f"{what}: {command} {wrong}"
@@ -404,8 +412,8 @@ def be_a_rank(action: str, out: Path) -> int:
 
 
 def sample(campaign: Campaign) -> list[Attempt]:
-    """A few attempts for the tests: some moments of each kind."""
-    chosen = []
+    """A few attempts for the tests: some moments and changes of each kind."""
+    chosen = [Attempt("mutation", i) for i in range(8)]
     for kind, count in (("kill", 4), ("ENOSPC", 2), ("EIO", 2)):
         moments = len(campaign.moments[kind])
         chosen += [Attempt(kind, (2 * i + 1) * moments // (2 * count)) for i in range(count)]
@@ -437,6 +445,7 @@ def carry_out(campaign: Campaign, attempts: Sequence[Attempt], seconds: float) -
     return {
         "torch": torch.__version__,
         "sortnet": description()["commit"],
+        "seconds": round(time.monotonic() - started),
         "rows": [{"attack": ATTACKS[kind], **row} for kind, row in table.items()],
     }
 
@@ -471,6 +480,7 @@ def main() -> int:
         attempts = sample(campaign) if given.sample else list(campaign.attempts())
         attempts = [attempt for attempt in attempts if given.only in attempt.attack]
         table = carry_out(campaign, attempts, given.seconds)
+    print(f"{table['seconds']} seconds")
     for row in table["rows"]:
         late = f", {row['late']} not tried for lack of time" if row["late"] else ""
         print(f"{row['attack']}: {row['attempts']} attempts, {row['failed']} failed{late}")

@@ -19,3 +19,4 @@ def test_a_sample_of_attacks_leaves_no_trace() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "removal: 4 attempts, 0 failed" in done.stdout
+    assert "directory changed: 8 attempts, 0 failed" in done.stdout

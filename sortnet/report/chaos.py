@@ -9,8 +9,8 @@ def markdown(result: Mapping[str, Any]) -> str:
     total = {key: sum(row[key] for row in result["rows"]) for key in ("attempts", "failed")}
     commit = result["sortnet"][:7] or "unknown"
     lines = [
-        f"{total['attempts']:,} attempts, {total['failed']:,} failed;"
-        f" torch {result['torch']}, commit {commit}.",
+        f"{total['attempts']:,} attempts in {result['seconds'] / 60:.0f} minutes,"
+        f" {total['failed']:,} failed; torch {result['torch']}, commit {commit}.",
         "",
         "| attack | attempts | failed | not tried for lack of time |",
         "| --- | --- | --- | --- |",
