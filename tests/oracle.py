@@ -49,8 +49,8 @@ SLACK = 2.0
 FRESH = 150
 """Cases after which new processes are started."""
 INPUTS = 6
-"""Inputs whose errors are pooled below float64, half as many for networks: a rounding near a kink
-changes a gradient much, in the plain composition as often as in ours."""
+"""Inputs whose errors are pooled below float64, half as many for networks in half precision: a
+rounding near a kink changes a gradient much, in the plain composition as often as in ours."""
 
 
 @dataclass(frozen=True)
@@ -372,7 +372,8 @@ def judge(case: Case) -> Verdict:
 def _inputs(case: Case) -> int:
     if case.precision == "float64":
         return 1
-    return INPUTS if case.subject in BLOCKS else INPUTS // 2
+    few = case.subject not in BLOCKS and case.precision != "float32"
+    return INPUTS // 2 if few else INPUTS
 
 
 def _pooled(found: list[dict[str, float]]) -> dict[str, float]:
