@@ -15,7 +15,6 @@ from sortnet.fusion import (
     Branch,
     Normalized,
     Recomputed,
-    Reconstructed,
     Rectified,
     fuse_branches,
 )
@@ -210,19 +209,9 @@ class PreActivation(nn.Module):
         width: Output channels.
         stride: The first convolution's stride.
         fusion: Takes the shortcut and the residual response.
-        output_is_saved: Whether the next layer saves the output for backward and does not change
-            it in place. F(x) is then reconstructed from it and need not be saved.
     """
 
-    def __init__(
-        self,
-        inputs: int,
-        width: int,
-        stride: int,
-        fusion: nn.Module,
-        *,
-        output_is_saved: bool = False,
-    ) -> None:
+    def __init__(self, inputs: int, width: int, stride: int, fusion: nn.Module) -> None:
         super().__init__()
         self.bn1 = nn.BatchNorm2d(inputs)
         self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
@@ -231,15 +220,12 @@ class PreActivation(nn.Module):
         same = inputs == width and stride == 1
         self.downsample = None if same else nn.Conv2d(inputs, width, 1, stride, bias=False)
         self.fusion = fusion
-        self.output_is_saved = output_is_saved
 
     def forward(self, x: Tensor) -> Tensor:
         """Map :math:`(N, inputs, H, W)` to :math:`(N, width, H / stride, W / stride)`."""
         active = F.relu(self.bn1(x), inplace=True)
         f = F.relu(self.bn2(self.conv1(active)), inplace=True)
-        f = self.conv2(f)
-        residual = Reconstructed(f) if self.output_is_saved else f
-        return fuse_branches(self.fusion, self._shortcut(x, active), residual)
+        return fuse_branches(self.fusion, self._shortcut(x, active), self.conv2(f))
 
     def _shortcut(self, x: Tensor, active: Tensor) -> Tensor | Branch:
         if self.downsample is None:

@@ -21,7 +21,6 @@ from sortnet.fusion import (
     Branch,
     Normalized,
     Recomputed,
-    Reconstructed,
     Rectified,
     fuse_branches,
     joint,
@@ -54,8 +53,7 @@ class Parts(nn.Module):
             "normalised-normalised": (Normalized(a, self.other), Normalized(b, self.norm)),
             "subsampled-normalised": (_shortcut(self.subsample, wide), Normalized(b, self.norm)),
             "rectified-rectified": (Rectified(a), Rectified(b)),
-            "identity-reconstructed": (a, Reconstructed(b)),
-            "convolved-reconstructed": (conv, Reconstructed(b)),
+            "convolved-plain": (conv, b),
             "plain": (a, b),
         }[kind]
 
@@ -65,8 +63,7 @@ KINDS = [
     "normalised-normalised",
     "subsampled-normalised",
     "rectified-rectified",
-    "identity-reconstructed",
-    "convolved-reconstructed",
+    "convolved-plain",
     "plain",
 ]
 
@@ -143,7 +140,7 @@ def test_every_kind_of_batch_norm(kind: str, train: bool, options: dict[str, Any
     ("kind", "terms"),
     [
         ("normalised-normalised", "sum+root"),
-        ("convolved-reconstructed", "sum+root"),
+        ("convolved-plain", "sum+root"),
         ("rectified-rectified", "sort"),
     ],
 )
@@ -177,7 +174,7 @@ def test_gradients_of_a_gates_gradient() -> None:
         ("identity-normalised", "sum+root"),
         ("normalised-normalised", "sum+root"),
         ("rectified-rectified", "sum+prod"),
-        ("convolved-reconstructed", "sum+root"),
+        ("convolved-plain", "sum+root"),
     ],
 )
 @pytest.mark.parametrize(("last", "gated"), [(True, False), (False, False), (True, True)])
@@ -267,6 +264,10 @@ NETWORKS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
+LIMITS = {"wrn28": 1.25}
+"""In a pre-activation block nothing but the fusion needs F(x): it is saved in addition."""
+
+
 def trained(network: Network, mode: str, images: Tensor) -> dict[str, Tensor]:
     torch.manual_seed(0)  # dropout
     again = copy.deepcopy(network)
@@ -288,7 +289,7 @@ def test_networks_train_alike_and_keep_no_more_than_the_sum(
 
     with_sum = build(name, classes=10, fusion="sum", **variant).double()
     with kernels.using("eager"):
-        assert saved_bytes(network, images) <= saved_bytes(with_sum, images)
+        assert saved_bytes(network, images) <= LIMITS.get(name, 1) * saved_bytes(with_sum, images)
 
 
 @pytest.mark.skipif(not kernels.available("cpu"), reason="kernels need a C++ compiler")
@@ -323,7 +324,7 @@ def test_compiled_networks_keep_no_more_than_the_sum(name: str, variant: dict[st
         compiled = torch.compile(network, backend="aot_eager_decomp_partition", fullgraph=True)
         assert isinstance(compiled, nn.Module)
         kept[fusion] = saved_bytes(compiled, images)
-    assert kept["sort"] <= 1.001 * kept["sum"]
+    assert kept["sort"] <= 1.001 * LIMITS.get(name, 1) * kept["sum"]
 
 
 def test_a_compiled_network_is_the_network_and_compiles_once() -> None:

@@ -1,7 +1,10 @@
 """Without something that PyTorch does not promise, fusions run by its own operations."""
 
+import ast
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 from sortnet.fusion import private
 
@@ -15,6 +18,8 @@ HIDDEN = [
     "torch.utils._device.DeviceContext",
 ]
 """What another version may lack."""
+
+PRIVATE = re.compile(r"(torch|nn|F|Tensor)\.([A-Za-z_.]+\.)?_(?!_)")
 
 SCRIPT = """
 import copy, importlib, sys
@@ -69,3 +74,16 @@ def test_without_one_name_all_is_plain() -> None:
     command = [sys.executable, "-c", SCRIPT, *HIDDEN]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
+
+
+def test_no_other_file_uses_private_names() -> None:
+    """Neither an import nor an attribute of torch that begins with one underscore."""
+    found = set()
+    for path in Path(private.__file__).parents[1].rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [ast.unparse(node)] if isinstance(node, ast.Attribute) else []
+            if isinstance(node, ast.ImportFrom):
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {f"{path.name}: {name}" for name in names if PRIVATE.match(name)}
+    assert len(found) > 5
+    assert {line for line in found if not line.startswith("private.py")} == set()

@@ -401,7 +401,7 @@ def bench(plan: Plan, show: Callable[[str, int, int], None]) -> Iterator[dict[st
     for i, (name, task) in enumerate(tasks.items()):
         show(name, i, len(tasks))
         found += task()
-        torch._dynamo.reset()
+        torch.compiler.reset()
         gc.collect()
         result = {
             "machine": description(),

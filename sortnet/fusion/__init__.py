@@ -1,6 +1,6 @@
 """The op: two branches, one response. Section 3 of the paper."""
 
-from sortnet.fusion.branches import Branch, Normalized, Recomputed, Reconstructed, Rectified
+from sortnet.fusion.branches import Branch, Normalized, Recomputed, Rectified
 from sortnet.fusion.functional import fuse, sort
 from sortnet.fusion.module import GATES, Fusion, fuse_branches, why_not_fused
 from sortnet.fusion.terms import EPS, FIRST_ORDER, SECOND_ORDER, TERMS, parse
@@ -15,7 +15,6 @@ __all__ = [
     "Fusion",
     "Normalized",
     "Recomputed",
-    "Reconstructed",
     "Rectified",
     "fuse",
     "fuse_branches",

@@ -140,27 +140,6 @@ class Recomputed(Branch):
         return grad.to(settings[1]), *[None] * len(saved)
 
 
-class Reconstructed(Branch):
-    """A branch reconstructed from the fused output, which the next layer saves anyway.
-
-    Only where the next layer does save it and does not change it in place, and only in float32
-    and float64: a half-precision output does not say what a small branch was. Otherwise the
-    response itself is saved.
-    """
-
-    exact: ClassVar[frozenset[torch.dtype]] = frozenset({torch.float32, torch.float64})
-
-    @staticmethod
-    def saved(inputs: Tensors, extras: Tensors) -> Tensors:
-        """Save nothing: the output is saved by the fusion."""
-        return ()
-
-    @staticmethod
-    def backward(settings: Settings, grad: Tensor, *saved: Any) -> Tensors:  # noqa: ANN401
-        """Pass the gradient on."""
-        return (grad,)
-
-
 class Normalized(Branch):
     """A branch that ends in batch normalization.
 

@@ -79,4 +79,6 @@ def fuse(
     if dispatch.obstacle(True, *given) is None:
         return fuse_jointly(Branch(a), Branch(b), tuple(terms), eps, relu=False, gate=gate)
     weight = None if gate is None else shaped_gate(gate, a)
-    return value(widen(a), widen(b), terms, eps, weight).to(sum_dtype(a, b))
+    y = value(widen(a), widen(b), terms, eps, weight)
+    dtype = sum_dtype(a, b)
+    return y if y.dtype == dtype else y.to(dtype)  # an exported graph asserts a dtype at each `to`

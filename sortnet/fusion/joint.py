@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from sortnet.fusion import kernels
-from sortnet.fusion.branches import Branch, Normalized, Reconstructed, Tensors, sum_by_channel
+from sortnet.fusion.branches import Branch, Normalized, Tensors, sum_by_channel
 from sortnet.fusion.terms import (
     gate_slope,
     recomputed_value,
-    reconstructed_slopes,
     slopes,
     sum_dtype,
     value,
@@ -63,8 +62,6 @@ def fuse_jointly(
     The caller has asked `sortnet.fusion.dispatch` whether this can be done.
     """
     dtype = sum_dtype(a.raw, b.raw)
-    if isinstance(b, Reconstructed) and not _reconstructs(b, terms, dtype, gate):
-        b = Branch(b.raw)
     first, second = a.inputs(), b.inputs()
     options = Options(
         (type(a), a.settings),
@@ -84,14 +81,6 @@ def fuse_jointly(
         ]
         return y
     return _Joint.apply(options, kernel, len(first), *first, *second, *gates)  # type: ignore[no-any-return]
-
-
-def _reconstructs(
-    b: Branch, terms: tuple[str, ...], dtype: torch.dtype, gate: Tensor | None
-) -> bool:
-    """Return True if b can be reconstructed; with a gate two values of b may give the same y."""
-    exact = b.raw.dtype == dtype and dtype in Reconstructed.exact
-    return exact and terms == ("sum", "root") and gate is None
 
 
 def _norm_inside(a: Branch, b: Branch) -> bool:
@@ -127,27 +116,22 @@ def backward(static: tuple[Options, int, int], *tensors: Any) -> Tensors:  # noq
 
     Arguments:
         static: The options, and how many tensors each branch has saved.
-        tensors: What both have saved, the gate, the output if it was saved, the gradient by it.
+        tensors: What both have saved, the gate, the gradient by the output.
     """
     options, first, second = static
     (a, a_settings), (b, b_settings) = options.a, options.b
     saved_a, saved_b = tensors[:first], tensors[first : first + second]
-    rest, grad = list(tensors[first + second : -1]), widen(tensors[-1])
+    grad = widen(tensors[-1])
     p = a.recompute(a_settings, *saved_a)
-    gate = shaped_gate(rest.pop(0), p) if options.gated else None
+    q = b.recompute(b_settings, *saved_b)
+    gate = shaped_gate(tensors[-2], p) if options.gated else None
+    if options.relu:  # recomputing the output is one tensor less to save and to read
+        y = recomputed_value(p, q, options.terms, options.eps, gate)
+        grad = torch.where(y > 0, grad, 0.0)
+    by_a, by_b = slopes(p, q, options.terms, options.eps, gate)
     by_gate: Tensors = ()
-    if b is Reconstructed:
-        y = widen(rest[0])
-        grad = torch.where(y > 0, grad, 0.0) if options.relu else grad
-        by_a, by_b = reconstructed_slopes(y, p, options.eps)
-    else:
-        q = b.recompute(b_settings, *saved_b)
-        if options.relu:  # recomputing the output is one tensor less to save and to read
-            y = recomputed_value(p, q, options.terms, options.eps, gate)
-            grad = torch.where(y > 0, grad, 0.0)
-        by_a, by_b = slopes(p, q, options.terms, options.eps, gate)
-        if gate is not None:
-            by_gate = (sum_by_channel(grad * gate_slope(p, q, options.terms, options.eps)),)
+    if gate is not None:
+        by_gate = (sum_by_channel(grad * gate_slope(p, q, options.terms, options.eps)),)
     return (
         *_backward(options, a, a_settings, grad * by_a, saved_a),
         *_backward(options, b, b_settings, grad * by_b, saved_b),
@@ -185,8 +169,7 @@ class _Joint(torch.autograd.Function):
         end = len(tensors) - options.gated
         saved_a = a.saved(tensors[:count], tuple(extras[: a.extras]))
         saved_b = b.saved(tensors[count:end], tuple(extras[a.extras :]))
-        outputs = (y,) if b is Reconstructed else ()
-        ctx.save_for_backward(*saved_a, *saved_b, *tensors[end:], *outputs)
+        ctx.save_for_backward(*saved_a, *saved_b, *tensors[end:])
         ctx.static = options, len(saved_a), len(saved_b)
         ctx.kernel = kernel
         return y

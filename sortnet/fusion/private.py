@@ -1,4 +1,4 @@
-"""The one file of the fusion that uses what PyTorch does not promise to keep.
+"""The one file that uses what PyTorch does not promise to keep.
 
 All of it is looked for when this file is imported. If anything is missing, `COMPLETE` is False,
 nothing else of this file is called, and fusions run by PyTorch's own operations. What only the
@@ -16,6 +16,11 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+from torch.nn.modules.batchnorm import _NormBase as NormBase
+from torch.utils._pytree import tree_leaves, tree_map
+
+__all__ = ["BatchNorm", "NormBase", "tree_leaves", "tree_map"]  # used by other files; very old
 
 try:
     from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
@@ -33,6 +38,12 @@ except (ImportError, AttributeError):  # another version of PyTorch
 
 _tracing = False
 """Whether formulas are being traced for a kernel."""
+
+
+def cpu_has_bfloat16() -> bool:
+    """Return True if the processor has AVX512-BF16 or AMX, False if PyTorch does not say."""
+    names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name, bool)() for name in names)
 
 
 def transformed() -> bool:

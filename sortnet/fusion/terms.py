@@ -153,27 +153,6 @@ def gate_slope(a: Tensor, b: Tensor, terms: Sequence[str], eps: float) -> Tensor
     return slope
 
 
-def reconstructed_slopes(y: Tensor, a: Tensor, eps: float) -> tuple[Tensor, Tensor]:
-    r"""The slopes of ``sum+root`` from the fused output y and a, where b was not saved.
-
-    With :math:`y = a + b + r` and :math:`r = \sqrt{\sigma(a)\,\sigma(b) + \varepsilon}`: where b
-    is positive, r² - ε = σ(a) b = σ(a) (y - a - r), a quadratic equation for r.
-
-    As y never grows slower than b, an error in y is never made larger: b is as exact as y was
-    rounded. A b that is smaller than that counts as zero.
-    """
-    rest = y - a
-    p = a.clamp_min(0)
-    c = p * rest + eps
-    t = p + torch.sqrt(p * p + 4 * c.clamp_min(0))
-    half = 0.25 * t / c  # 0.5 / r, since r = 2 c / t
-    exact = 4 * torch.finfo(y.dtype).eps * torch.maximum(y.abs(), a.abs())
-    positive = rest - eps**0.5 > exact
-    by_a = torch.where(positive & (a > 0), rest * half + 0.5, 1.0)  # 1 + b / 2 r, for rest = b + r
-    by_b = 1 + torch.where(positive, half * p, 0.0)
-    return by_a, by_b
-
-
 def sum_dtype(a: Tensor, b: Tensor) -> torch.dtype:
     """The dtype of ``a + b`` where the shapes are equal."""
     return a.dtype if a.dtype == b.dtype else torch.promote_types(a.dtype, b.dtype)

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sortnet.fusion.private import BatchNorm
+
 
 def line(a: Tensor, b: Tensor, points: int) -> Tensor:
     """Points in equal distances on the line from one image to another, both included.
@@ -35,7 +37,7 @@ def calibrated(network: nn.Module, images: Tensor) -> nn.Module:
     """
     network = copy.deepcopy(network).train()
     for module in network.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if isinstance(module, BatchNorm):
             module.reset_running_stats()
             module.momentum = None  # the plain mean over all that it is shown
     with torch.no_grad():

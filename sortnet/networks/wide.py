@@ -22,7 +22,7 @@ def wide_resnet(plan: Plan, depth: int, *, width: int = 10) -> Network:
         for stride in [1 if i == 0 else 2] + [1] * ((depth - 4) // 6 - 1):
             fusion = plan.fuse(outputs, "residual")
             # batch normalization follows every block, and saves what it normalizes
-            blocks.append(PreActivation(inputs, outputs, stride, fusion, output_is_saved=True))
+            blocks.append(PreActivation(inputs, outputs, stride, fusion))
             inputs = outputs
         stages[f"layer{i + 1}"] = nn.Sequential(*blocks)
     taps = {name: name for name in stages if name.startswith("layer")} | {"pool": "pool"}

@@ -12,14 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from sortnet.fusion import Reconstructed
 from sortnet.surgery.meet import meet, normalises, unfinished
 from sortnet.surgery.trace import Traced
 from sortnet.surgery.watch import Meeting
 
 RELUS = (F.relu, torch.relu, "relu", "relu_")
-KEEPING = ("batch_norm", "conv2d", "group_norm", "layer_norm")
-"""What keeps its input for the backward pass: from a sum it keeps, f need not be kept as well."""
 IN_PLACE = (operator.iadd, "add_")
 Forward = Callable[..., Any]
 _number = count(1)
@@ -136,8 +133,6 @@ def _exchange(
             x, f = f, x
         made = {x, f}
         with graph.inserting_before(node):
-            if f in (left, right) and meeting.follows in KEEPING and not meeting.changed:
-                f = graph.call_function(Reconstructed, (f,))
             fused = graph.call_function(meet, (graph.get_attr(attribute), x, f, relu))
         if node.target in IN_PLACE:  # what reads the operand later means the result
             _rename(left, node, fused)

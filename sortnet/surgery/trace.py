@@ -55,7 +55,6 @@ def traced(watch: Watch, path: str, seen: Sequence[Meeting]) -> Traced:
                 raise ValueError(f"its graph has {len(meetings)} places, it has {len(seen)}")
             for meeting, first in zip(meetings, seen, strict=True):
                 meeting.follows = first.follows  # which may be in another module
-                meeting.changed = first.changed
             found.graphs[training], found.meetings[training] = graph, meetings
     except Exception as error:  # whatever somebody's forward may say when it is traced
         return Traced(problem=first_line(error))

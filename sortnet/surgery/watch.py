@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from sortnet.fusion import Fusion, fuse
+from sortnet.fusion.private import tree_leaves, tree_map
 from sortnet.surgery.meet import Moved
 
 ADDITIONS = (torch.add, Tensor.add, Tensor.add_, Tensor.__add__, Tensor.__iadd__, fuse)
@@ -61,7 +61,6 @@ class Meeting:
         fusion: The terms.
         node: The node of a graph that did it, where a graph was watched.
         follows: What took the result.
-        changed: Whether the result is changed in place later on.
     """
 
     owner: str
@@ -74,7 +73,6 @@ class Meeting:
     fusion: str
     node: fx.Node | None
     follows: str = "output"
-    changed: bool = False
 
 
 class Watch(TorchFunctionMode):
@@ -96,7 +94,6 @@ class Watch(TorchFunctionMode):
         self._weights: set[int] = set()
         self._sources: dict[int, tuple[str, bool]] = {}
         self._waiting: dict[int, Meeting] = {}
-        self._fused: dict[int, Meeting] = {}
         self._alive: list[Any] = []  # or an id could come twice
         self._layers = 0
         self._repeats = False
@@ -166,8 +163,6 @@ class Watch(TorchFunctionMode):
         weighted = any(isinstance(x, nn.Parameter) or id(x) in self._weights for x in tensors)
         result = args[0] + args[1] if func is fuse else func(*args, **kwargs)
         made = _tensors(args[0] if func is Tensor.__setitem__ else result)
-        if tensors and _in_place(func, kwargs) and (changed := self._fused.get(id(tensors[0]))):
-            changed.changed = True
         for tensor in tensors if made else ():
             if found := self._waiting.pop(id(tensor), None):
                 found.follows = func.__name__.strip("_")
@@ -182,7 +177,7 @@ class Watch(TorchFunctionMode):
             self._alive += made
         if meeting is not None:
             self.meetings.append(meeting)
-            self._waiting[id(made[0])] = self._fused[id(made[0])] = meeting
+            self._waiting[id(made[0])] = meeting
         return result
 
     def _note(self, tensor: Tensor, origin: Origin) -> None:
@@ -251,14 +246,6 @@ class Watch(TorchFunctionMode):
 
 def _tensors(values: object) -> list[Tensor]:
     return [x for x in tree_leaves(values) if isinstance(x, Tensor)]
-
-
-def _in_place(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
-    """Return True if a function changes its first argument."""
-    name = func.__name__
-    return (name.endswith("_") and not name.endswith("__")) or bool(
-        kwargs.get("inplace") or name.startswith("__i") or name == "__setitem__"
-    )
 
 
 def _alike(a: object, b: object) -> bool:

@@ -3,6 +3,7 @@
 import torch
 
 from sortnet.errors import UsageError
+from sortnet.fusion import private
 
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
 """What ``--device`` takes."""
@@ -35,7 +36,7 @@ def has_native_bfloat16(device: torch.device) -> bool:
     GPUs PyTorch does not say.
     """
     if device.type == "cpu":
-        return bool(torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported())
+        return private.cpu_has_bfloat16()
     if device.type in ("cuda", "xpu"):
         supported = getattr(torch.get_device_module(device), "is_bf16_supported", None)
         return supported is not None and bool(supported(including_emulation=False))

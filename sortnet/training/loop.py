@@ -22,6 +22,7 @@ from sortnet import data, files, limits
 from sortnet.data import Augmentation, Batch, Dataset, Split
 from sortnet.data.seeds import chance
 from sortnet.errors import Damaged, UsageError
+from sortnet.fusion.private import NormBase
 from sortnet.recipes import Recipe
 from sortnet.training import checkpoint, environment, records
 from sortnet.training.devices import resolve_device, widest_float
@@ -180,7 +181,7 @@ class Trainer:
         norms = {
             id(p)
             for module in self.network.modules()
-            if isinstance(module, nn.modules.batchnorm._NormBase)
+            if isinstance(module, NormBase)
             for p in module.parameters()
         }
         learnt = [p for p in self.network.parameters() if p.requires_grad]
