@@ -142,6 +142,15 @@ def test_an_experiment_that_learns_one_that_diverges_one_that_fails(
     assert f"| calm | {test.error:.2f} | 11.10 |" in page
     assert "| wild | \N{EN DASH} | \N{EN DASH} |" in page
 
+    damaged = tmp_path / cells[0].run.id / "result.json"
+    damaged.write_bytes(damaged.read_bytes()[:-9])
+    again = sweep.reproduce(replace(todo, kept=None), 2)  # it is made again, from a checkpoint
+    assert [run["test"] for run in again["runs"].values()] == [
+        run["test"] for run in found["runs"].values()
+    ]
+    found = again
+    sweep.reproduce(todo)
+
     monkeypatch.setattr(subprocess, "Popen", None)  # what has ended is not trained again
     assert sweep.reproduce(sweep.plan("tiny", "paper", 1, out=tmp_path)) == found
     elsewhere = replace(todo, out=tmp_path / "elsewhere")

@@ -25,8 +25,8 @@ from typing import IO, Any
 
 import torch
 
-from sortnet import files
-from sortnet.errors import UsageError
+from sortnet import files, runs
+from sortnet.errors import Damaged, UsageError
 from sortnet.experiments import results
 from sortnet.experiments.sizes import Size, size
 from sortnet.experiments.tables import Experiment, experiment
@@ -130,7 +130,11 @@ class Plan:
         return "digits" if smoke and self.wanted.transfer else self.wanted.transfer
 
     def ended(self, run: Run) -> bool:
-        """Whether nothing is left to do for a run."""
+        """Whether nothing is left to do for a run; a damaged result is made again."""
+        try:
+            runs.result(self.out / run.id)
+        except (UsageError, Damaged):
+            return False
         found = results.entry(run, *self.places)
         if found is None or self.transfer is None:
             return found is not None
