@@ -120,13 +120,14 @@ class Trainer:
         configuration: Mapping[str, Any] | None = None,
         claim: Callable[[], None] = lambda: None,
     ) -> None:
-        self.dataset, self.recipe, self.seed, self.directory = dataset, recipe, seed, directory
+        self.recipe, self.seed, self.directory = recipe, seed, directory
         self.habits = habits or Habits()
         self.world = world or World(device=resolve_device(self.habits.device))
         self.watchers = watchers if self.world.writes else ()
         self.machine = Machine.here(
             self.habits.compile, recipe.steps, precision, self.world.device
         )
+        self.dataset = dataset.to(self.machine.device)
         self.network = self.machine.place(network)
         self.called = self.machine.ready(self.world.join(self.network))
         self.optimizer = self._sgd()
@@ -300,6 +301,7 @@ class Trainer:
             stop=recipe.steps,
             rank=self.world.rank,
             world=self.world.size,
+            device=self.machine.device,
         )
 
     # Evaluation
@@ -606,7 +608,9 @@ def score(
     machine, world = machine or Machine.here("off"), world or World()
     network = machine.place(network).eval()
     scores = Scores(len(dataset.classes), machine.device)
-    batches = data.evaluation(dataset, split, rank=world.rank, world=world.size)
+    batches = data.evaluation(
+        dataset, split, rank=world.rank, world=world.size, device=machine.device
+    )
     with torch.inference_mode():
         for batch in batches:
             logits = network(machine.images(batch.images))
