@@ -58,8 +58,10 @@ class StandIn(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:  # noqa: ANN401
         name = getattr(function, "__name__", "")
-        if name == "_parse_to":  # the arguments of Module.to: nothing is moved yet
+        if name == "_parse_to" or function is torch.device:  # arguments: nothing is moved yet
             return function(*args, **(kwargs or {}))
+        if function == Tensor.device.__get__:  # type: ignore[attr-defined]
+            return torch.device("cpu") if self.on_host(args[0]) else DEVICE
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         moved = any(_is_device(x) for x in tree_leaves((args, kwargs)))
         host = [self.on_host(x) for x in given]

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from sortnet import data
-from sortnet.data.augment import GREY, Draws, draw, jittered, moved
+from sortnet.data.augment import GREY, Draws, _gathered, draw, jittered, moved
 from sortnet.data.dataset import Dataset, Held, colours, stratified
 
 EVERYTHING = data.Augmentation(pad=2, flip=True, jitter=True)
@@ -280,3 +280,30 @@ def test_impossible_wishes_are_refused(arguments: dict[str, Any], words: str) ->
     with pytest.raises(ValueError, match=words) as caught:
         data.load(**arguments)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("flip", [True, False])
+@pytest.mark.parametrize(("pad", "reflect"), [(0, False), (2, False), (3, True)])
+def test_a_device_moves_images_bit_for_bit_as_the_cpu_does(
+    pad: int, reflect: bool, flip: bool
+) -> None:
+    images = torch.randint(0, 256, (40, 3, 8, 8), dtype=torch.uint8)
+    augmentation, fill = data.Augmentation(pad, reflect, flip), torch.tensor([1.0, 2.0, 3.0])
+    draws = draw(40, seed=1, step=2)
+    span = 2 * pad + 1
+    corners = (draws.corner * span).to(torch.int64).clamp_(max=span - 1)
+    gathered = _gathered(images.clone(), corners, draws.flip, augmentation, fill)
+    assert torch.equal(gathered, moved(images.clone(), draws, augmentation, fill))
+
+
+def test_images_stay_on_their_device_from_the_data_set_to_the_batch() -> None:
+    """On the device without content: any operation that mixes it with the CPU would fail."""
+    device = torch.device("meta")
+    there = toy().to(device)
+    assert isinstance(there.train, Held)
+    assert (there.train.images.device, there.train.images.dtype) == (device, torch.uint8)
+    for batch in data.training(there, EVERYTHING, batch=4, seed=0, stop=2, device=device):
+        assert batch.images.device == batch.labels.device == device
+    for batch in data.evaluation(there, there.test, device=device):
+        assert batch.images.device == batch.labels.device == device
+    assert toy().to(torch.device("cpu")).train.images.device.type == "cpu"  # type: ignore[attr-defined]

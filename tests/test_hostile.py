@@ -228,6 +228,7 @@ STATES: dict[str, list[Any]] = {
     "rollbacks": [-1, 1.5, 10**6],
     "best": ["1", [], NAN],
     "best_step": ["../x", -1, 1.5],
+    "scaler": [None, [1], {"scale": NAN}, {"scale": "1"}, {"surprise": 1}],
     "sums": [None, [], [1], [[1]], ["a"] * 4, [NAN] * 4, {"a": 1}],
 }
 

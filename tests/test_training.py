@@ -296,10 +296,13 @@ def test_an_older_checkpoint_has_sums_of_each_process(tmp_path: Path) -> None:
     assert ours.state.sums == [5.0, 7.0, 9.0, 32.0]
 
 
-def test_bfloat16_trains_resumes_exactly_and_is_no_other_precision(tmp_path: Path) -> None:
-    run = Run("resnet20", RECIPE, "sort", precision="bfloat16")
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_half_precision_trains_resumes_exactly_and_is_no_other_precision(
+    tmp_path: Path, precision: str
+) -> None:
+    run = Run("resnet20", RECIPE, "sort", precision=precision)
     whole = train(run, tmp_path / "whole", habits=Habits(save_every=4))
-    assert json.loads((whole.directory / "run.json").read_text())["run"]["precision"] == "bfloat16"
+    assert json.loads((whole.directory / "run.json").read_text())["run"]["precision"] == precision
     part = tmp_path / "part" / run.id
     shutil.copytree(whole.directory, part)
     (part / "result.json").unlink()
@@ -309,8 +312,35 @@ def test_bfloat16_trains_resumes_exactly_and_is_no_other_precision(tmp_path: Pat
     for name in ("model.safetensors", "metrics.jsonl"):
         assert (part / name).read_bytes() == (whole.directory / name).read_bytes()
     (part / "result.json").unlink()
-    with pytest.raises(ValueError, match="its precision is bfloat16, not float32"):
+    with pytest.raises(ValueError, match=f"its precision is {precision}, not float32"):
         execute._same(replace(run, precision="float32"), part)
+
+
+def test_an_overflowing_loss_scale_skips_the_step_and_is_halved(tmp_path: Path) -> None:
+    dataset = data.load("digits")
+    network = fresh(Run("resnet20", RECIPE, "sort"), dataset)
+    ours = Trainer(network, dataset, RECIPE, seed=0, directory=tmp_path, precision="float16")
+    before = {k: v.clone() for k, v in ours.network.named_parameters()}
+    batches = ours._stream()
+    ours.scaler.load_state_dict({**ours.scaler.state_dict(), "scale": 2.0**40})
+    ours.step(next(batches))
+    assert ours.state.step == 1
+    assert ours.scaler.get_scale() == 2.0**39
+    torch.testing.assert_close(before, dict(ours.network.named_parameters()), rtol=0, atol=0)
+    ours.scaler.load_state_dict({**ours.scaler.state_dict(), "scale": 2.0**10})
+    ours.step(next(batches))
+    assert ours.scaler.get_scale() == 2.0**10
+    assert not torch.equal(before["conv1.weight"], ours.network.get_parameter("conv1.weight"))
+    assert all(map(math.isfinite, ours.state.sums))
+    ours.metrics.touch()
+    ours.save()
+    found, _ = checkpoint.latest(ours.checkpoints)
+    assert found is not None
+    assert found.state["scaler"]["scale"] == 2.0**10
+    with torch.no_grad():
+        ours.network.get_parameter("fc.weight").mul_(1e30)  # not the scale's fault
+    with pytest.raises(Diverged):
+        ours.step(next(batches))
 
 
 def test_a_compiled_network_trains_as_one_that_is_not(tmp_path: Path) -> None:

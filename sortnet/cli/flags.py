@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from sortnet.recipes import Recipe
 
 
-Precision = Literal["auto", "float32", "bfloat16"]
+Precision = Literal["auto", "float32", "bfloat16", "float16"]
 Device = Literal["auto", "cpu", "cuda", "mps", "xpu"]
 
 

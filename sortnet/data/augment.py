@@ -84,22 +84,42 @@ def draw(count: int, seed: int, step: int) -> Draws:
 
 
 def moved(images: Tensor, draws: Draws, augmentation: Augmentation, fill: Tensor) -> Tensor:
-    """Pad, crop and mirror images as drawn.
+    """Pad, crop and mirror images as drawn, where they are.
 
     Arguments:
-        images: Shape (n, 3, s, s), on the CPU; they may be changed.
-        draws: Of these images.
+        images: Shape (n, 3, s, s); they may be changed.
+        draws: Of these images, on the CPU.
         augmentation: Its ``pad``, ``reflect`` and ``flip`` are followed.
         fill: The padding, (3,), in the images' unit.
     """
+    span = 2 * augmentation.pad + 1
+    corners = (draws.corner * span).to(torch.int64).clamp_(max=span - 1)
+    if images.device.type != "cpu":
+        return _gathered(images, corners, draws.flip, augmentation, fill)
     if augmentation.flip:
         pixels, chosen = images.numpy(), draws.flip.numpy()
         pixels[chosen] = pixels[chosen, :, :, ::-1]
     if not augmentation.pad:
         return images
-    span = 2 * augmentation.pad + 1
-    corners = (draws.corner * span).to(torch.int64).clamp_(max=span - 1)
     return _cropped(_padded(images, augmentation, fill), corners, images.shape[-1])
+
+
+def _gathered(
+    images: Tensor, corners: Tensor, flip: Tensor, augmentation: Augmentation, fill: Tensor
+) -> Tensor:
+    """Do the same by one gather: bit for bit as on the CPU, without a loop over images."""
+    count, side, device = len(images), images.shape[-1], images.device
+    corners, flip = corners.to(device, non_blocking=True), flip.to(device, non_blocking=True)
+    rows = cols = torch.arange(side, device=device).expand(count, side)
+    padded = images
+    if augmentation.pad:
+        padded = _padded(images, augmentation, fill)
+        rows, cols = rows + corners[:, :1], cols + corners[:, 1:]
+    if augmentation.flip:  # mirrored before the crop: column c of the padding is width - 1 - c
+        cols = torch.where(flip[:, None], padded.shape[-1] - 1 - cols, cols)
+    image = torch.arange(count, device=device)[:, None, None, None]
+    colour = torch.arange(3, device=device)[None, :, None, None]
+    return padded[image, colour, rows[:, None, :, None], cols[:, None, None, :]]
 
 
 def _padded(images: Tensor, augmentation: Augmentation, fill: Tensor) -> Tensor:
@@ -107,11 +127,11 @@ def _padded(images: Tensor, augmentation: Augmentation, fill: Tensor) -> Tensor:
     if augmentation.reflect:
         if pad >= side:
             raise UsageError(f"images of {side} pixels cannot be mirrored by a pad of {pad}")
-        spots = torch.arange(-pad, side + pad).abs()
+        spots = torch.arange(-pad, side + pad, device=images.device).abs()
         spots = torch.where(spots < side, spots, 2 * (side - 1) - spots)
         return images.index_select(2, spots).index_select(3, spots)
     padded = images.new_empty(*images.shape[:2], side + 2 * pad, side + 2 * pad)
-    padded[:] = fill.to(images.dtype).view(3, 1, 1)
+    padded[:] = fill.to(images.device, images.dtype).view(3, 1, 1)
     padded[:, :, pad : pad + side, pad : pad + side] = images
     return padded
 

@@ -4,7 +4,7 @@ import hashlib
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, TypeVar
@@ -19,6 +19,8 @@ from sortnet.data.seeds import generator
 from sortnet.errors import UsageError
 
 Some = TypeVar("Some", bound="Split")
+RESIDENT = 2 << 30
+"""Bytes of images up to which a data set is kept on the device: CIFAR has 180 million."""
 
 
 class Batch(NamedTuple):
@@ -69,7 +71,7 @@ class Held(Split):
 
     def picture(self, index: int) -> Tensor:
         """The image; one that is preprocessed is spread over 0 to 255."""
-        image = self.images[self.rows[index]]
+        image = self.images[self.rows[index]].cpu()
         if image.dtype == torch.uint8:
             return image.clone()
         image = image.float() - image.min()
@@ -78,6 +80,10 @@ class Held(Split):
     def chosen(self, rows: Tensor) -> "Held":
         """A split of some of the images, which are not copied."""
         return Held(self.images, self.rows[rows], self.labels[rows])
+
+    def to(self, device: torch.device) -> "Held":
+        """The split with its images on a device; labels and rows stay where they are chosen."""
+        return Held(self.images.to(device), self.rows, self.labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +151,21 @@ class Dataset:
         For images on disk every file is read, once; see `sortnet.data.content`.
         """
         return self.mark if isinstance(self.mark, str) else self.mark()
+
+    def to(self, device: torch.device) -> "Dataset":
+        """The data set with small images on a device, where batches are then made.
+
+        Images on disk, and more than `RESIDENT` bytes of them, stay where they are.
+        """
+
+        def moved(split: Some) -> Some:
+            small = isinstance(split, Held) and split.images.nbytes <= RESIDENT
+            return split.to(device) if small else split  # type: ignore[attr-defined]
+
+        if device.type == "cpu":
+            return self
+        held_out = None if self.validation is None else moved(self.validation)
+        return replace(self, train=moved(self.train), validation=held_out, test=moved(self.test))
 
 
 @dataclass(frozen=True)

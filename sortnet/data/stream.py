@@ -132,7 +132,7 @@ def evaluation(
         raw = batches(reader, [Task(part.tolist()) for part in parts], workers)
     else:
         assert isinstance(split, Held)
-        raw = (split.images.index_select(0, split.rows[part]) for part in parts)
+        raw = (_selected(split, part) for part in parts)
     return (
         _finished(dataset, images, split.labels[part], device)
         for images, part in zip(raw, parts, strict=True)
@@ -150,10 +150,15 @@ def _from_memory(
     for step in course.steps:
         rows = course.rows(len(held), step)
         draws = course.draws(step)
-        images = held.images.index_select(0, held.rows[rows])
-        images = moved(images, draws, augmentation, fill)
+        images = moved(_selected(held, rows), draws, augmentation, fill)
         chosen = draws if augmentation.jitter else None
         yield _finished(dataset, images, held.labels[rows], device, chosen)
+
+
+def _selected(held: Held, rows: Tensor) -> Tensor:
+    """Some of the images, in a new tensor, where they are."""
+    chosen = held.rows[rows].to(held.images.device, non_blocking=True)
+    return held.images.index_select(0, chosen)
 
 
 def _from_files(
@@ -183,12 +188,20 @@ def _finished(
     device: torch.device | str | None,
     draws: Draws | None = None,
 ) -> Batch:
-    """Move a batch to its device as it is, which is less to move, and normalise it there."""
+    """Move a batch to its device as it is, which is less to move, and normalize it there."""
+    device = images.device if device is None else torch.device(device)
     mean, std = (unit.view(3, 1, 1).to(device) for unit in _units(dataset, images))
-    images = images.to(device, non_blocking=True).to(torch.float32)
+    images = _transferred(images, device).to(torch.float32)
     if draws is not None:
         images = jittered(images, draws)
-    return Batch(images.sub_(mean).mul_(1 / std), labels.to(device, non_blocking=True))
+    return Batch(images.sub_(mean).mul_(1 / std), _transferred(labels, device))
+
+
+def _transferred(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device without waiting for it, which only pinned memory allows."""
+    if tensor.device.type == "cpu" and device.type in ("cuda", "xpu"):
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def _units(dataset: Dataset, images: Tensor) -> tuple[Tensor, Tensor]:

@@ -239,7 +239,7 @@ def _result(result: runs.Result, classes: int) -> Json:
     }
     figures = (*result.test.values(), result.seconds)
     if large := [x for x in map(number, figures) if x is not None and abs(x) > LARGEST]:
-        raise ValueError(f"{large[0]:g} is larger than any figure of a result can be")
+        raise UsageError(f"{large[0]:g} is larger than any figure of a result can be")
     if (steps := number(result.steps)) is None:
         raise UsageError(f"steps {result.steps!r} is no number")
     entry["steps"] = int(steps)

@@ -36,7 +36,7 @@ class Run:
         preprocess: What is done to the data once, such as ``lcn``.
         init: A run or directory whose weights are the first ones.
         freeze: Patterns of the weights that are not trained, such as ``layer[12].*``.
-        precision: What convolutions compute in: ``float32`` or ``bfloat16``.
+        precision: What convolutions compute in: ``float32``, ``bfloat16`` or ``float16``.
         name: Tells this run from others that would have the same directory.
 
     Example:

@@ -88,6 +88,7 @@ class State:
     best: float | None = None
     best_step: int | None = None
     sums: list[float] = field(default_factory=lambda: [0.0] * SUMS)
+    scaler: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, found: checkpoint.Checkpoint) -> "State":
@@ -101,7 +102,7 @@ class State:
             if isinstance(state.sums[0], list):  # an older checkpoint has each process's own
                 state.sums = [math.fsum(each) for each in zip(*state.sums, strict=True)]
             sound = state.step == found.step and state._is_sound()
-        except (TypeError, ValueError, LookupError, OverflowError):
+        except (TypeError, ValueError, LookupError, OverflowError, AttributeError):
             sound = False
         if not sound:
             raise Damaged(f"{found.path} does not hold the state of a run; remove it to go on")
@@ -110,12 +111,14 @@ class State:
     def _is_sound(self) -> bool:
         counts = (self.step, self.metrics, *([] if self.best_step is None else [self.best_step]))
         numbers = (*self.sums, *([] if self.best is None else [self.best]))
+        scales = self.scaler.values()
         return (
             all(COUNT.allows(count) for count in counts)
             and all(limits.finite(number) for number in numbers)
             and limits.Limit(0, limits.STEPS, whole=False).allows(self.seconds)
             and limits.Limit(0, ROLLBACKS).allows(self.rollbacks)
             and len(self.sums) == SUMS
+            and all(limits.finite(number) and number >= 0 for number in scales)
         )
 
 
@@ -155,16 +158,20 @@ class Trainer:
         configuration: Mapping[str, Any] | None = None,
         claim: Callable[[], None] = lambda: None,
     ) -> None:
-        self.dataset, self.recipe, self.seed, self.directory = dataset, recipe, seed, directory
+        self.recipe, self.seed, self.directory = recipe, seed, directory
         self.habits = habits or Habits()
         self.world = world or World(device=resolve_device(self.habits.device))
         self.watchers = watchers if self.world.writes else ()
         self.machine = Machine.here(
             self.habits.compile, recipe.steps, precision, self.world.device
         )
+        self.dataset = dataset.to(self.machine.device)
         self.network = self.machine.place(network)
         self.called = self.machine.ready(self.world.join(self.network))
         self.optimizer = self._sgd()
+        # float16 has no small numbers: the loss is scaled up, and gradients down again
+        scales = self.machine.precision == "float16"
+        self.scaler = torch.amp.GradScaler(self.machine.device.type, enabled=scales)
         self.state = State()
         self.every = max(1, min(100, recipe.steps // 100))
         self.evaluate_every = math.ceil(recipe.steps / max(1, evaluations))
@@ -254,26 +261,41 @@ class Trainer:
         images, labels = self.machine.images(batch.images), self.machine.labels(batch.labels)
         logits, loss = self._forward(self.called, images, labels)
         self.optimizer.zero_grad(set_to_none=True)
-        torch.autograd.backward(loss)
+        torch.autograd.backward(self.scaler.scale(loss))
+        self.scaler.unscale_(self.optimizer)
         gradients = [p.grad for p in self.network.parameters() if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         wrong = (logits.detach().argmax(1) != labels).sum()
         figures = [loss.detach(), wrong, norm]
         *values, stops, lates = self._agree(figures, [bool(self.asked_to_stop), late])
-        if not all(map(math.isfinite, values)):
+        skipped = self._overflowed(*values)
+        if not skipped and not all(map(math.isfinite, values)):
             again = lambda: self._forward(self.network, images, labels)[1]  # noqa: E731
             raise Diverged(step, first_bad_module(self.network, images, again))
         rate = recipe.rate(step) * 0.5**self.state.rollbacks
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        if recipe.clip is not None:
+        if recipe.clip is not None and not skipped:
             nn.utils.clip_grads_with_norm_(self.network.parameters(), recipe.clip, norm)
-        self.optimizer.step()
+        if not skipped:  # a fused SGD that skips its first step has no momentum, but garbage
+            self.optimizer.step()
+        self.scaler.update()
         count = len(labels)
-        new = (values[0] * count, values[1], values[2] * count, count * self.world.size)
+        norms = 0.0 if skipped else values[2] * count
+        new = (values[0] * count, values[1], norms, count * self.world.size)
         self.state.sums = [a + b for a, b in zip(self.state.sums, new, strict=True)]
         self.state.step += 1
         return stops > 0, lates > 0
+
+    def _overflowed(self, loss: float, wrong: float, norm: float) -> bool:
+        """Return True if it is the loss scale that made the gradient infinite.
+
+        The step is then skipped and the scale halved, as `torch.amp.GradScaler` does. Below a
+        scale of 1 the gradient itself is too large.
+        """
+        if not self.scaler.is_enabled() or math.isfinite(norm):
+            return False
+        return math.isfinite(loss) and self.scaler.get_scale() > 1
 
     def _forward(
         self, network: nn.Module, images: Tensor, labels: Tensor
@@ -317,6 +339,7 @@ class Trainer:
             stop=recipe.steps,
             rank=self.world.rank,
             world=self.world.size,
+            device=self.machine.device,
         )
 
     # Evaluation
@@ -403,6 +426,7 @@ class Trainer:
             file.seek(0)
             metrics = file.read()
         self.state.metrics = len(metrics)
+        self.state.scaler = self.scaler.state_dict()
         checkpoint.save(
             self.checkpoints,
             self.state.step,
@@ -526,6 +550,7 @@ class Trainer:
         if (
             state.step > self.recipe.steps
             or (kept is not None and len(kept) != state.metrics)
+            or (state.scaler and state.scaler.keys() != self.scaler.state_dict().keys())
             or weights.keys() != own.keys()
             or not _fit(weights, own)
             or not _fit(buffers, dict(self.network.named_parameters()))
@@ -535,11 +560,16 @@ class Trainer:
         self._set_momentum(list(buffers))
         for name, buffer in self._momentum().items():
             buffer.copy_(buffers[name])
-        self.state = state
+        self._set_state(state)
         if self.world.writes:
             reason = records.restore(self.metrics, self.state.metrics, kept)
             if reason is not None:
                 self.report_damage(reason)
+
+    def _set_state(self, state: State) -> None:
+        self.state = state
+        if self.scaler.is_enabled() and self.state.scaler:
+            self.scaler.load_state_dict(self.state.scaler)
 
     def _set_momentum(self, names: Sequence[str]) -> None:
         self.optimizer.state.clear()
@@ -564,7 +594,7 @@ class Trainer:
         if told is None:
             return False
         if not self.world.writes:
-            self.state = State(**told["state"])
+            self._set_state(State(**told["state"]))
             self._set_momentum(told["momentum"])
         self.world.spread([*self.network.state_dict().values(), *self._momentum().values()])
         return True
@@ -627,7 +657,9 @@ def score(
     machine, world = machine or Machine.here("off"), world or World()
     network = machine.place(network).eval()
     scores = Scores(len(dataset.classes), machine.device)
-    batches = data.evaluation(dataset, split, rank=world.rank, world=world.size)
+    batches = data.evaluation(
+        dataset, split, rank=world.rank, world=world.size, device=machine.device
+    )
     with torch.inference_mode():
         for batch in batches:
             logits = network(machine.images(batch.images))

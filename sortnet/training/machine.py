@@ -21,7 +21,7 @@ from sortnet.training.devices import accelerator_name, has_native_bfloat16, reso
 Module = TypeVar("Module", bound=nn.Module)
 
 COMPILE = ("auto", "on", "off")
-PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16}
+PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """The dtype of autocast for each precision of a run."""
 COMPILED = ("cuda", "xpu")
 """Devices on which ``--compile auto`` may compile."""
@@ -68,7 +68,7 @@ class Machine:
 
     Attributes:
         device: Where weights and batches are.
-        precision: ``float32`` or ``bfloat16``: what convolutions compute in during training.
+        precision: One of `PRECISIONS`: what convolutions compute in during training.
             Weights, momentum, batch statistics and the loss stay float32.
         compile: Whether to compile the whole network.
     """
@@ -90,7 +90,7 @@ class Machine:
         Arguments:
             compile: ``on``, ``off``, or ``auto``: where it pays within so many steps.
             steps: How many training steps there will be.
-            precision: ``float32``, ``bfloat16`` or ``auto``; see `resolve_precision`.
+            precision: One of `PRECISIONS`, or ``auto``; see `resolve_precision`.
             device: A device, or its name as `resolve_device` takes it.
         """
         if compile not in COMPILE:
@@ -151,7 +151,7 @@ def resolve_precision(precision: str, device: str | torch.device = "auto") -> st
     ``auto`` means float32.
 
     Arguments:
-        precision: ``auto``, ``float32`` or ``bfloat16``.
+        precision: ``auto``, or one of `PRECISIONS`.
         device: A device, or its name as `resolve_device` takes it.
 
     Raises:
