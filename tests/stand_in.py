@@ -60,7 +60,7 @@ class StandIn(TorchFunctionMode):
         name = getattr(function, "__name__", "")
         if name == "_parse_to" or function is torch.device:  # arguments: nothing is moved yet
             return function(*args, **(kwargs or {}))
-        if function == Tensor.device.__get__:  # type: ignore[attr-defined]
+        if function == Tensor.device.__get__:
             return torch.device("cpu") if self.on_host(args[0]) else DEVICE
         given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
         moved = any(_is_device(x) for x in tree_leaves((args, kwargs)))
