@@ -12,6 +12,7 @@ from sortnet.experiments.sizes import size
 from sortnet.report import (
     any_model,
     card,
+    chaos,
     correctness,
     cost,
     figures,
@@ -38,6 +39,7 @@ PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "depth": ("docs/results.md", "depth", tables.so_far),
     "roots": ("docs/results.md", "roots", tables.so_far),
     "correctness": ("docs/correctness.md", "correctness.json", correctness.markdown),
+    "chaos": ("docs/reliability.md", "chaos.json", chaos.markdown),
     "claims": ("docs/claims.md", "claims.json", verdicts.markdown),
     "rates": ("docs/deviations.md", "rates", tables.markdown),
 }
