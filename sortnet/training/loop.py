@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from sortnet import data, files
 from sortnet.data import Augmentation, Batch, Dataset, Split
 from sortnet.data.seeds import chance
+from sortnet.fusion import Fusion, kernels
 from sortnet.fusion.private import NormBase
 from sortnet.recipes import Recipe
 from sortnet.training import checkpoint, environment, records
@@ -36,6 +37,7 @@ ROLLBACKS = 5
 MINUTES = 5.0
 """A checkpoint is written after so many minutes, however slow the steps are."""
 
+FIRST_STEP = "{}: the first step compiles kernels, up to half a minute once on this machine"
 
 SUMS = 4
 """Loss, wrong answers, norm of the gradient and images, added up from row to row.
@@ -177,6 +179,8 @@ class Trainer:
         self.resume()
         try:
             with signals(self._ask_to_stop):
+                if self._needs_kernels():
+                    self._tell("note", FIRST_STEP.format(self.title))
                 self._tell("start", self.title, self.state.step, self.recipe.steps)
                 while self.state.step < self.recipe.steps:
                     try:
@@ -187,6 +191,12 @@ class Trainer:
             self._begin()
         finally:
             self._tell("stop")
+
+    def _needs_kernels(self) -> bool:
+        """Return True if the first step compiles kernels, or loads them."""
+        if self.machine.compile or not kernels.enabled(self.machine.device.type):
+            return False
+        return any(isinstance(m, Fusion) and m.second for m in self.network.modules())
 
     def _steps(self) -> None:
         self.called.train()
