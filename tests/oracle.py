@@ -48,9 +48,10 @@ SLACK = 2.0
 """How much larger than the plain composition's error, in the same precision, an error may be."""
 FRESH = 150
 """Cases after which new processes are started."""
-INPUTS = 10
-"""Inputs whose errors are pooled below float64. A rounding near a kink changes a gradient much, in
-the plain composition as often as in ours, so the largest error of each side is left out."""
+DRAWS = {"block": 24, "network": 10}
+"""Draws of weights and input whose errors are pooled below float64. A rounding near a kink changes
+a gradient much, in the plain composition as often as in ours, so that some are needed, and the
+largest error of each side is left out."""
 
 
 @dataclass(frozen=True)
@@ -210,9 +211,9 @@ def images(case: Case, seed: int = 0) -> Tensor:
     return x.contiguous(memory_format=layout)
 
 
-def subject(case: Case) -> nn.Module:
+def subject(case: Case, seed: int = 0) -> nn.Module:
     """The module of a case, with first weights or after some steps, in float64."""
-    torch.manual_seed(1)
+    torch.manual_seed(1 + seed)
     model = SUBJECTS[case.subject](case.fusion).double()
     for module in model.modules():
         if isinstance(module, nn.Dropout):
@@ -281,9 +282,9 @@ def outcome(case: Case, path: str, precision: str, seed: int = 0) -> dict[str, T
         case: What is run.
         path: ``product`` for what users get, ``plain`` for PyTorch's own operations, eagerly.
         precision: The case's, or ``float64`` for the reference.
-        seed: Of the input.
+        seed: Of first weights and input.
     """
-    model, x = subject(case), images(case, 100 + seed)
+    model, x = subject(case, seed), images(case, 100 + seed)
     dtype = {"float64": torch.float64, "half": torch.bfloat16}.get(precision, torch.float32)
     model, x = model.to(dtype), x.to(dtype)
     if case.layout == "strided":  # the conversion has made it dense
@@ -357,7 +358,7 @@ def judge(case: Case) -> Verdict:
     product: list[dict[str, float]] = []
     plain: list[dict[str, float]] = []
     try:
-        for seed in range(1 if case.precision == "float64" else INPUTS):
+        for seed in range(_draws(case)):
             exact = outcome(case, "plain", "float64", seed)
             for path, found in (("product", product), ("plain", plain)):
                 found.append(errors(outcome(case, path, case.precision, seed), exact))
@@ -370,8 +371,14 @@ def judge(case: Case) -> Verdict:
     return Verdict(case, ours[where], where, theirs[where], ours[where] <= bound[where])
 
 
+def _draws(case: Case) -> int:
+    if case.precision == "float64":
+        return 1
+    return DRAWS["block" if case.subject in BLOCKS else "network"]
+
+
 def _pooled(found: list[dict[str, float]]) -> dict[str, float]:
-    """The root mean square of each tensor's errors over the inputs, without the largest one."""
+    """The root mean square of each tensor's errors over the draws, without the largest one."""
     result = {}
     for name in found[0]:
         values = sorted(one[name] for one in found)

@@ -19,6 +19,7 @@ from torch import nn
 
 from sortnet import data, runs
 from sortnet.data import Batch
+from sortnet.fusion import kernels
 from sortnet.recipes import Recipe, Section
 from sortnet.runs import Run, execute, fresh, train
 from sortnet.training import Diverged, Habits, Terminal, Trainer, Watcher, checkpoint, joined
@@ -341,6 +342,19 @@ def test_an_overflowing_loss_scale_skips_the_step_and_is_halved(tmp_path: Path) 
         ours.network.get_parameter("fc.weight").mul_(1e30)  # not the scale's fault
     with pytest.raises(Diverged):
         ours.step(next(batches))
+
+
+@pytest.mark.parametrize(
+    ("fusion", "mode", "told"), [("sort", "auto", 1), ("sort", "plain", 0), ("sum", "auto", 0)]
+)
+def test_a_line_says_that_the_first_step_compiles(
+    tmp_path: Path, fusion: str, mode: str, told: int
+) -> None:
+    run = Run("resnet20", Recipe("one", (Section(0.01, 1),), batch=8), fusion)
+    log = Log()
+    with kernels.using(mode):
+        train(run, tmp_path, watchers=[log])
+    assert len([note for note in log.notes if "compiles kernels" in note]) == told
 
 
 def test_a_compiled_network_trains_as_one_that_is_not(tmp_path: Path) -> None:

@@ -80,6 +80,11 @@ def worthwhile(x: Tensor) -> bool:
     return _mode == "auto" and not torch.compiler.is_compiling() and obstacle(x) is None
 
 
+def enabled(device: str) -> bool:
+    """Return True if large fusions on the device run as kernels."""
+    return _mode == "auto" and available(device)
+
+
 def available(device: str) -> bool:
     """Return True if kernels can be compiled for the device."""
     return device not in _broken and _has_compiler(device)

@@ -22,6 +22,7 @@ from sortnet import data, files, limits
 from sortnet.data import Augmentation, Batch, Dataset, Split
 from sortnet.data.seeds import chance
 from sortnet.errors import Damaged, UsageError
+from sortnet.fusion import Fusion, kernels
 from sortnet.fusion.private import NormBase
 from sortnet.recipes import Recipe
 from sortnet.training import checkpoint, environment, records
@@ -37,6 +38,7 @@ ROLLBACKS = 5
 MINUTES = 5.0
 """A checkpoint is written after so many minutes, however slow the steps are."""
 
+FIRST_STEP = "{}: the first step compiles kernels, up to half a minute once on this machine"
 
 COUNT = limits.Limit(0, limits.STEPS)
 """How many steps or bytes there can be."""
@@ -215,6 +217,8 @@ class Trainer:
         self.resume()
         try:
             with signals(self._ask_to_stop):
+                if self._needs_kernels():
+                    self._tell("note", FIRST_STEP.format(self.title))
                 self._tell("start", self.title, self.state.step, self.recipe.steps)
                 while self.state.step < self.recipe.steps:
                     try:
@@ -225,6 +229,12 @@ class Trainer:
             self._begin()
         finally:
             self._tell("stop")
+
+    def _needs_kernels(self) -> bool:
+        """Return True if the first step compiles kernels, or loads them."""
+        if self.machine.compile or not kernels.enabled(self.machine.device.type):
+            return False
+        return any(isinstance(m, Fusion) and m.second for m in self.network.modules())
 
     def _steps(self) -> None:
         self.called.train()
