@@ -55,7 +55,9 @@ def main(images: int = 60, steps: int = 120, out: Path | None = None) -> float:
     with tempfile.TemporaryDirectory() as temporary:
         folder = (out or Path(temporary)) / "shapes"  # your folder
         make_folder(folder, images)
-        recipe = Recipe("shapes", (Section(0.01, steps), Section(0.001, steps // 4)), batch=36)
+        recipe = Recipe(
+            "shapes", (Section(0.01, steps), Section(0.001, max(1, steps // 4))), batch=36
+        )
         run = runs.Run(
             "lenet", recipe, fusion="sort", data=str(folder), options={"branched": True}
         )
