@@ -47,11 +47,11 @@ bench: $(STAMP)
 	$(BIN)/sortnet bench
 
 models: $(STAMP)
-	$(BIN)/python -m sortnet.experiments.models
-	$(BIN)/python -m sortnet.experiments.scale
+	$(BIN)/python -m tools.survey
+	$(BIN)/python -m tools.scale
 
 docs: $(STAMP)
-	$(BIN)/python -m sortnet.report.docs
+	$(BIN)/python -m tools.docs
 
 clean:
 	rm -rf .venv .venv-oldest .pytest_cache .mypy_cache .ruff_cache .hypothesis

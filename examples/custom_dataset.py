@@ -15,8 +15,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-from sortnet import data, pretrained, runs
-from sortnet.recipes import Recipe, Section
+from sortnet import pretrained
+from sortnet.lab import data, runs
+from sortnet.lab.recipes import Recipe, Section
 
 SHAPES = ("circle", "cross", "square")
 

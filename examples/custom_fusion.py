@@ -1,4 +1,4 @@
-"""A fusion of your own: any module that takes two branches can be given to `sortnet.build`.
+"""A fusion of your own: any module that takes two branches can be given to `sortnet.create_model`.
 
 SORT's product of two branches grows with the square of the responses, which is why it needs care
 at the start of training. Here a bounded one, a + b + tanh(a * b), is trained beside the sum and
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import sortnet
-from sortnet import data
+from sortnet.lab import data
 from sortnet.networks import Fusing
 
 
@@ -36,7 +36,7 @@ FUSIONS: dict[str, Fusing] = {"sum": "sum", "sort": "sort", "bounded": Bounded}
 def train(fusion: Fusing, digits: data.Dataset, steps: int) -> float:
     """Train a LeNet* for some steps; its error on the test images in per cent."""
     torch.manual_seed(0)  # the same first weights for every fusion
-    network = sortnet.build("lenet", classes=10, fusion=fusion, branched=True)
+    network = sortnet.create_model("lenet", num_classes=10, fusion=fusion, branched=True)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
     augmentation = data.Augmentation(pad=4)
     for images, labels in data.training(digits, augmentation, batch=50, seed=0, stop=steps):

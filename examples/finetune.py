@@ -18,8 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision.models.resnet import BasicBlock, ResNet
 
-from sortnet import data, surgery
-from sortnet.data import Batch, Dataset, Split
+from sortnet import surgery
+from sortnet.lab import data
+from sortnet.lab.data import Batch, Dataset, Split
 
 
 def some(digits: Dataset, split: Split, first: int) -> tuple[Tensor, Tensor]:

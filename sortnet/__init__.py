@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sortnet.fusion import Fusion as Fusion
     from sortnet.fusion import sort as sort
-    from sortnet.networks import build as build
-    from sortnet.runs import Run as Run
-    from sortnet.runs import load as load
-    from sortnet.runs import train as train
+    from sortnet.lab.runs import Run as Run
+    from sortnet.lab.runs import train as train
+    from sortnet.networks import create_model as create_model
+    from sortnet.networks import list_models as list_models
+    from sortnet.pretrained import load as load
+    from sortnet.surgery import branch as branch
     from sortnet.surgery import sites as sites
     from sortnet.surgery import sortify as sortify
 
@@ -21,23 +23,23 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Fusion": "sortnet.fusion",
-    "Run": "sortnet.runs",
-    "build": "sortnet.networks",
-    "load": "sortnet.runs",
+    "Run": "sortnet.lab.runs",
+    "branch": "sortnet.surgery",
+    "create_model": "sortnet.networks",
+    "list_models": "sortnet.networks",
+    "load": "sortnet.pretrained",
     "sites": "sortnet.surgery",
     "sort": "sortnet.fusion",
     "sortify": "sortnet.surgery",
-    "train": "sortnet.runs",
+    "train": "sortnet.lab.runs",
 }
-
-_ROOMS = {"data", "fusion", "measure", "networks", "paper", "pretrained", "recipes", "runs"}
-_ROOMS |= {"surgery", "transfer"}
-
-__all__ = ["Fusion", "Run", "build", "load", "sites", "sort", "sortify", "train"]
+__all__ = ["Fusion", "Run", "branch", "create_model", "list_models", "load", "sites", "sort"]
+__all__ += ["sortify", "train"]
+_PACKAGES = {"fusion", "lab", "networks", "pretrained", "surgery"}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
-    if name in _ROOMS:
+    if name in _PACKAGES:
         return import_module(f"sortnet.{name}")
     if name in _HOMES:
         found = globals()[name] = getattr(import_module(_HOMES[name]), name)
@@ -46,4 +48,4 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+    return sorted([*__all__, "__version__"])

@@ -11,13 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sortnet.fusion import (
-    Branch,
-    Normalized,
-    Recomputed,
-    Rectified,
-    fuse_branches,
-)
+from sortnet.fusion import Branch, Normalized, Recomputed, Rectified, fuse_branches
 
 
 class TwoBranch(nn.Module):
@@ -30,9 +24,9 @@ class TwoBranch(nn.Module):
     the stride is the second one's, for otherwise the receptive field would grow with it.
 
     Arguments:
-        inputs: Input channels.
-        outputs: Output channels, of all four convolutions.
-        kernel: The side of the kernel replaced, odd.
+        in_channels: Input channels.
+        out_channels: Output channels, of all four convolutions.
+        kernel_size: The side of the kernel that is replaced, odd.
         fusion: Takes the two branches' responses.
         stride: The stride of the convolution replaced.
         padding: Its padding.
@@ -48,9 +42,9 @@ class TwoBranch(nn.Module):
 
     def __init__(
         self,
-        inputs: int,
-        outputs: int,
-        kernel: int,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int,
         fusion: nn.Module,
         *,
         stride: int = 1,
@@ -59,14 +53,18 @@ class TwoBranch(nn.Module):
         norm: bool = False,
     ) -> None:
         super().__init__()
-        if kernel % 2 == 0:
-            raise ValueError(f"kernel is {kernel}, but only an odd one can be split in two")
-        small = (kernel + 1) // 2
+        if kernel_size % 2 == 0:
+            raise ValueError(
+                f"kernel_size is {kernel_size}, but only an odd one can be split in two"
+            )
+        small = (kernel_size + 1) // 2
 
         def branch() -> nn.Sequential:
-            conv = partial(convolution, outputs=outputs, kernel=small, groups=groups, norm=norm)
-            first = conv(inputs, padding=(padding + 1) // 2)
-            second = conv(outputs, padding=padding // 2, stride=stride)
+            conv = partial(
+                convolution, out_channels=out_channels, kernel_size=small, groups=groups, norm=norm
+            )
+            first = conv(in_channels, padding=(padding + 1) // 2)
+            second = conv(out_channels, padding=padding // 2, stride=stride)
             return nn.Sequential(*first, *second[:-1])  # the last ReLU is the fusion's to take
 
         self.branch1 = branch()
@@ -74,14 +72,14 @@ class TwoBranch(nn.Module):
         self.fusion = fusion
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map :math:`(N, inputs, H, W)` to :math:`(N, outputs, H', W')`."""
+        """Map :math:`(N, in_channels, H, W)` to :math:`(N, out_channels, H', W')`."""
         return fuse_branches(self.fusion, Rectified(self.branch1(x)), Rectified(self.branch2(x)))
 
 
 def convolution(
-    inputs: int,
-    outputs: int,
-    kernel: int,
+    in_channels: int,
+    out_channels: int,
+    kernel_size: int,
     *,
     stride: int = 1,
     padding: int = 0,
@@ -89,8 +87,10 @@ def convolution(
     norm: bool = False,
 ) -> list[nn.Module]:
     """A convolution and its activation, with batch normalisation between them if asked for."""
-    conv = nn.Conv2d(inputs, outputs, kernel, stride, padding, groups=groups, bias=not norm)
-    return [conv, *([nn.BatchNorm2d(outputs)] if norm else []), nn.ReLU(inplace=True)]
+    conv = nn.Conv2d(
+        in_channels, out_channels, kernel_size, stride, padding, groups=groups, bias=not norm
+    )
+    return [conv, *([nn.BatchNorm2d(out_channels)] if norm else []), nn.ReLU(inplace=True)]
 
 
 class Basic(nn.Module):
@@ -99,7 +99,7 @@ class Basic(nn.Module):
     .. math:: y = \sigma(x \oplus F(x)), \qquad F = BN\,\theta_2\,\sigma\,BN\,\theta_1
 
     Arguments:
-        inputs: Input channels.
+        in_channels: Input channels.
         width: Output channels.
         stride: The first convolution's stride.
         fusion: Takes the shortcut and the residual response.
@@ -112,7 +112,7 @@ class Basic(nn.Module):
 
     def __init__(
         self,
-        inputs: int,
+        in_channels: int,
         width: int,
         stride: int,
         fusion: nn.Module,
@@ -122,7 +122,7 @@ class Basic(nn.Module):
         bias: bool = False,
     ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=bias)
+        self.conv1 = nn.Conv2d(in_channels, width, 3, stride, 1, bias=bias)
         self.bn1 = nn.BatchNorm2d(width)
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=bias)
         self.bn2 = nn.BatchNorm2d(width)
@@ -131,7 +131,7 @@ class Basic(nn.Module):
         self.relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map :math:`(N, inputs, H, W)` to :math:`(N, width, H / stride, W / stride)`."""
+        """Map :math:`(N, in_channels, H, W)` to :math:`(N, width, H / stride, W / stride)`."""
         f = F.relu(self.bn1(self.conv1(x)), inplace=True)
         f = self.conv2(f)
         shortcut = _shortcut(self.downsample, x)
@@ -147,7 +147,7 @@ class Bottleneck(nn.Module):
     The stride is in the 3 x 3 convolution, as in fb.resnet.torch and torchvision.
 
     Arguments:
-        inputs: Input channels.
+        in_channels: Input channels.
         width: The inner channels; the output has four times as many.
         stride: The second convolution's stride.
         fusion: Takes the shortcut and the residual response.
@@ -158,14 +158,14 @@ class Bottleneck(nn.Module):
 
     def __init__(
         self,
-        inputs: int,
+        in_channels: int,
         width: int,
         stride: int,
         fusion: nn.Module,
         downsample: nn.Module | None = None,
     ) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(inputs, width, 1, bias=False)
+        self.conv1 = nn.Conv2d(in_channels, width, 1, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
@@ -175,7 +175,7 @@ class Bottleneck(nn.Module):
         self.fusion = fusion
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map :math:`(N, inputs, H, W)` to :math:`(N, 4 width, H / stride, W / stride)`."""
+        """Map :math:`(N, in_channels, H, W)` to :math:`(N, 4 width, H / stride, W / stride)`."""
         f = F.relu(self.bn1(self.conv1(x)), inplace=True)
         f = F.relu(self.bn2(self.conv2(f)), inplace=True)
         f = self.conv3(f)
@@ -187,7 +187,7 @@ def _shortcut(downsample: nn.Module, x: Tensor) -> Tensor | Branch:
     if isinstance(downsample, nn.Identity):
         return x
     if isinstance(downsample, Subsample):
-        settings = downsample.outputs, downsample.stride
+        settings = downsample.out_channels, downsample.stride
         return Recomputed(downsample(x), (x,), _subsampled, settings)
     if isinstance(downsample, nn.Sequential):
         conv, norm = downsample
@@ -205,24 +205,24 @@ class PreActivation(nn.Module):
     code.
 
     Arguments:
-        inputs: Input channels.
+        in_channels: Input channels.
         width: Output channels.
         stride: The first convolution's stride.
         fusion: Takes the shortcut and the residual response.
     """
 
-    def __init__(self, inputs: int, width: int, stride: int, fusion: nn.Module) -> None:
+    def __init__(self, in_channels: int, width: int, stride: int, fusion: nn.Module) -> None:
         super().__init__()
-        self.bn1 = nn.BatchNorm2d(inputs)
-        self.conv1 = nn.Conv2d(inputs, width, 3, stride, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(in_channels)
+        self.conv1 = nn.Conv2d(in_channels, width, 3, stride, 1, bias=False)
         self.bn2 = nn.BatchNorm2d(width)
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
-        same = inputs == width and stride == 1
-        self.downsample = None if same else nn.Conv2d(inputs, width, 1, stride, bias=False)
+        same = in_channels == width and stride == 1
+        self.downsample = None if same else nn.Conv2d(in_channels, width, 1, stride, bias=False)
         self.fusion = fusion
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map :math:`(N, inputs, H, W)` to :math:`(N, width, H / stride, W / stride)`."""
+        """Map :math:`(N, in_channels, H, W)` to :math:`(N, width, H / stride, W / stride)`."""
         active = F.relu(self.bn1(x), inplace=True)
         f = F.relu(self.bn2(self.conv1(active)), inplace=True)
         return fuse_branches(self.fusion, self._shortcut(x, active), self.conv2(f))
@@ -244,27 +244,27 @@ class Subsample(nn.Module):
     """The shortcut without parameters (He's option A): every second pixel, zeros as new channels.
 
     Arguments:
-        outputs: Output channels; those that the input lacks come last and are zero.
+        out_channels: Output channels; those that the input lacks come last and are zero.
         stride: Every how many pixels one is kept.
     """
 
-    def __init__(self, outputs: int, stride: int) -> None:
+    def __init__(self, out_channels: int, stride: int) -> None:
         super().__init__()
-        self.outputs, self.stride = outputs, stride
+        self.out_channels, self.stride = out_channels, stride
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map :math:`(N, C, H, W)` to :math:`(N, outputs, H / stride, W / stride)`."""
+        """Map :math:`(N, C, H, W)` to :math:`(N, out_channels, H / stride, W / stride)`."""
         x = x[:, :, :: self.stride, :: self.stride]
-        return F.pad(x, (0, 0, 0, 0, 0, self.outputs - x.shape[1]))
+        return F.pad(x, (0, 0, 0, 0, 0, self.out_channels - x.shape[1]))
 
     def extra_repr(self) -> str:
         """The arguments."""
-        return f"{self.outputs}, stride={self.stride}"
+        return f"{self.out_channels}, stride={self.stride}"
 
 
-def _subsampled(x: Tensor, outputs: int, stride: int) -> Tensor:
+def _subsampled(x: Tensor, out_channels: int, stride: int) -> Tensor:
     """What `Subsample` does, in other operations."""
     x = x[:, :, ::stride, ::stride]
     images, channels, *sides = x.shape
-    zeros = x.new_zeros(images, outputs, *sides)
+    zeros = x.new_zeros(images, out_channels, *sides)
     return torch.slice_scatter(zeros, x, dim=1, end=channels)

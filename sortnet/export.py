@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
-from sortnet import data, files, runs
+from sortnet import files
 from sortnet.errors import UsageError
 from sortnet.fusion import kernels
 from sortnet.networks import Network
@@ -43,7 +43,7 @@ class Exported:
         path: Where it is.
         size: In bytes.
         images: How many images it was checked with.
-        kind: What they were: the data set's name, ``given`` or ``random``.
+        kind: ``given`` or ``random``.
         difference: The largest one between its logits and PyTorch's.
     """
 
@@ -61,20 +61,18 @@ class Exported:
 
 
 def to_onnx(
-    directory: str | Path,
+    network: Network,
+    config: Config,
     output: str | Path,
     images: Tensor | None = None,
-    *,
-    root: str | Path = "data",
 ) -> Exported:
     """Write a network as one ONNX file, after comparing it with PyTorch in ONNX Runtime.
 
     Arguments:
-        directory: Of a run, or of a network written by `sortnet.pretrained.save`.
+        network: The network, as `sortnet.load` returns it.
+        config: Its classes and preprocessing, as `sortnet.load` returns it.
         output: The file; one that is there is replaced when the new one is known to be right.
-        images: What to compare with, normalised; without it test images of the data that the
-            network was trained with if they are there, else random ones.
-        root: The directory of all data.
+        images: Normalized images to compare with; random ones by default.
     """
     try:
         import onnxruntime
@@ -84,7 +82,7 @@ def to_onnx(
             f"ONNX needs {error.name}, which is not installed:"
             " pip install onnx onnxscript onnxruntime"
         ) from None
-    subject = _Subject.of(directory, output, images, root)
+    subject = _Subject.of(network, config, output, images)
     content = _onnx(subject)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -97,23 +95,22 @@ def to_onnx(
 
 
 def to_torch_export(
-    directory: str | Path,
+    network: Network,
+    config: Config,
     output: str | Path,
     images: Tensor | None = None,
-    *,
-    root: str | Path = "data",
 ) -> Exported:
     """Write a network as a ``.pt2`` file of torch.export, after comparing it with the network.
 
     What is compared is the program in memory: loading a ``.pt2`` file may unpickle.
 
     Arguments:
-        directory: Of a run, or of a network written by `sortnet.pretrained.save`.
+        network: The network, as `sortnet.load` returns it.
+        config: Its classes and preprocessing, as `sortnet.load` returns it.
         output: The file; one that is there is replaced when the new one is known to be right.
-        images: What to compare with, as in `to_onnx`.
-        root: The directory of all data.
+        images: As in `to_onnx`.
     """
-    subject = _Subject.of(directory, output, images, root, suffix=".pt2")
+    subject = _Subject.of(network, config, output, images, suffix=".pt2")
     program = subject.traced()
     difference = subject.compared(program.module())
     buffer = io.BytesIO()
@@ -134,10 +131,10 @@ class _Subject:
     @classmethod
     def of(
         cls,
-        directory: str | Path,
+        network: Network,
+        config: Config,
         output: str | Path,
         images: Tensor | None,
-        root: str | Path,
         suffix: str = ".onnx",
     ) -> "_Subject":
         output = Path(output)
@@ -145,10 +142,9 @@ class _Subject:
             raise UsageError(f"{output} should be called {output.stem}{suffix}")
         if not output.parent.is_dir():
             raise FileNotFoundError(f"{output.parent} is not there to put {output.name} into")
-        network, config = runs.load(directory)
         if images is not None:
-            return cls(network, config, output, images, "given")
-        return cls(network, config, output, *_images(config, root))
+            return cls(network.eval(), config, output, images, "given")
+        return cls(network.eval(), config, output, _random_images(config), "random")
 
     def about(self) -> str:
         """The classes, and how images are prepared, as JSON."""
@@ -210,14 +206,7 @@ def _onnx(subject: _Subject) -> bytes:
     return content
 
 
-def _images(config: Config, root: str | Path) -> tuple[Tensor, str]:
-    """Test images of the data that a network was trained with if they are there, else noise."""
-    channels = int(config.options.get("channels", 3))
-    try:
-        run = runs.Run.from_json(config.trained["run"])
-        dataset = run.load(root)
-        batch = next(data.evaluation(dataset, dataset.test, batch=IMAGES, workers=0))
-        return batch.images, run.data
-    except (KeyError, OSError, ValueError, StopIteration):
-        draw = torch.Generator().manual_seed(0)
-        return torch.randn(IMAGES, channels, config.size, config.size, generator=draw), "random"
+def _random_images(config: Config) -> Tensor:
+    channels = int(config.options.get("in_chans", 3))
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(IMAGES, channels, config.size, config.size, generator=generator)

@@ -169,7 +169,7 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-class Held(BlockingIOError):
+class LockHeld(BlockingIOError):
     """Another process holds a lock."""
 
 
@@ -205,7 +205,7 @@ def locked(path: Path, doing: str, *, wait: bool = False) -> Iterator[None]:
         wait: Whether to wait for it, and not to fail.
 
     Raises:
-        Held: Another process holds it.
+        LockHeld: Another process holds it.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
@@ -215,7 +215,7 @@ def locked(path: Path, doing: str, *, wait: bool = False) -> Iterator[None]:
                 stack.enter_context(_substitute(path, wait))
         except (BlockingIOError, filelock.Timeout):
             process, since = _named(path)
-            raise Held(f"process {process} is {doing} already{since}; wait for it") from None
+            raise LockHeld(f"process {process} is {doing} already{since}; wait for it") from None
         name = {"process": os.getpid(), "since": time.time(), "host": platform.node()}
         os.ftruncate(descriptor, 0)
         os.write(descriptor, json.dumps(name).encode())

@@ -114,7 +114,7 @@ def check_given(**values: object) -> None:
 
 
 def check_options(options: Mapping[str, object]) -> None:
-    """Refuse numbers among what `sortnet.build` is given that are out of their limits."""
+    """Refuse numbers among what `sortnet.create_model` is given that are out of their limits."""
     check(**{name: options[name] for name in ("eps", "size", "width") if name in options})
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from sortnet import files, limits
 from sortnet.errors import Damaged, UsageError, user_input
-from sortnet.networks import Network, build, display
+from sortnet.networks import Network, create_model, display
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 SEAL = "checksum"
@@ -37,10 +37,10 @@ class Config:
     """All that is needed to build a network and to use it.
 
     Attributes:
-        network: Its name, as `sortnet.build` takes it.
+        network: Its name, as `sortnet.create_model` takes it.
         classes: The names of its classes.
         fusion: How its branches meet.
-        options: What else `sortnet.build` was given.
+        options: What else `sortnet.create_model` was given.
         size: The side of the images it takes.
         mean: What is subtracted from images of 0 to 1, per channel.
         std: What they are then divided by.
@@ -86,7 +86,7 @@ class Config:
     def build(self) -> Network:
         """Build the network, with fresh weights."""
         with user_input():
-            return build(self.network, len(self.classes), self.fusion, **self.options)
+            return create_model(self.network, len(self.classes), self.fusion, **self.options)
 
     def prepare(self, picture: Tensor) -> Tensor:
         """Bring a picture of any size to what the network takes.

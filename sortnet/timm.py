@@ -1,7 +1,7 @@
 """The networks in timm: after ``import sortnet.timm``, ``timm.create_model("sortnet_resnet20")``.
 
 Arguments have timm's names where it has them (``num_classes``, ``in_chans``), and those of
-`sortnet.build` otherwise: ``fusion="sort"``, ``gate``, ``branched`` and so on.
+`sortnet.create_model` otherwise: ``fusion="sort"``, ``gate``, ``branched`` and so on.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sortnet.errors import UsageError
-from sortnet.networks import NETWORKS, Network, build
+from sortnet.networks import NETWORKS, Network, create_model
 
 try:
     from timm.data import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
@@ -110,8 +110,8 @@ def _entry(name: str) -> Callable[..., TimmNetwork]:
             raise UsageError(f"{PREFIX}{name} has no published weights: pretrained must be False")
         for needless in ("pretrained_cfg", "pretrained_cfg_overlay", "cache_dir"):
             options.pop(needless, None)
-        classes = NETWORKS[name].classes if num_classes is None else num_classes
-        network = build(name, max(1, classes), channels=in_chans, **options)
+        classes = NETWORKS[name].num_classes if num_classes is None else num_classes
+        network = create_model(name, max(1, classes), in_chans=in_chans, **options)
         model = TimmNetwork(network, _config(name, network, in_chans, classes))
         if classes == 0:
             model.reset_classifier(0)

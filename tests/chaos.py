@@ -32,11 +32,11 @@ from typing import Any
 import torch
 
 from sortnet import cli, files
-from sortnet.data import digits
-from sortnet.networks import build
-from sortnet.training import checkpoint, distributed
-from sortnet.training.loop import Trainer
-from sortnet.training.machine import description
+from sortnet.lab.data import digits
+from sortnet.lab.training import checkpoint, distributed
+from sortnet.lab.training.hardware import description
+from sortnet.lab.training.loop import Trainer
+from sortnet.networks import create_model
 
 TRAIN = (
     *("train", "lenet", "--scale", "0.0001", "--batch", "2", "--validation", "20"),
@@ -347,7 +347,7 @@ def warm_up() -> None:
     images, labels = (x[:400].clone() for x in digits._enlarged())
     digits._enlarged = lambda: (images, labels)
     digits.TEST = 40
-    torch.optim.SGD(build("lenet").parameters(), 0.1)
+    torch.optim.SGD(create_model("lenet").parameters(), 0.1)
 
 
 def mutate(directory: Path, draw: random.Random) -> str | None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from PIL import Image
 
-from sortnet.recipes import RESNET, Recipe
-from sortnet.runs import Run
+from sortnet.lab.recipes import RESNET, Recipe
+from sortnet.lab.runs import Run
 
 CLASSES = ["aeroplane", "car", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "lorry"]
 
@@ -95,7 +95,12 @@ def _finish(
     confusion = [
         [900 if i == j else int(chance.expovariate(0.1)) for j in range(n)] for i in range(n)
     ]
-    test = {"error": level + chance.gauss(0, 0.1), "error5": 0.4, "loss": 0.3, "images": 10000}
+    test = {
+        "error": level + chance.gauss(0, 0.1),
+        "error5": 0.4,
+        "loss": 0.3,
+        "images": 10000,
+    }
     result = {"ended": "finished", "steps": steps, "seconds": 2400.5, "test": test}
     write_json(directory / "result.json", result | {"confusion": confusion})
     mistakes = [

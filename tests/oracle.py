@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from sortnet import Fusion, build, sort, sortify
+from sortnet import Fusion, create_model, sort, sortify
 from sortnet.blocks import Basic, Bottleneck, PreActivation, Subsample, TwoBranch
 from sortnet.fusion import kernels
 
@@ -150,8 +150,8 @@ BLOCKS: dict[str, Callable[[str], nn.Module]] = {
 
 def _network(name: str, fusion: str, **options: Any) -> nn.Module:  # noqa: ANN401
     if fusion == "gated":
-        return build(name, 10, "sort", gate="one", **options)
-    return build(name, 10, fusion, **options)
+        return create_model(name, 10, "sort", gate="one", **options)
+    return create_model(name, 10, fusion, **options)
 
 
 NETWORKS: dict[str, Callable[[str], nn.Module]] = {

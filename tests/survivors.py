@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from sortnet.fusion import kernels
-from sortnet.recipes import RESNET, Recipe, Section
-from sortnet.runs import Run, train
-from sortnet.training import Habits
-from sortnet.training.loop import Trainer
+from sortnet.lab.recipes import RESNET, Recipe, Section
+from sortnet.lab.runs import Run, train
+from sortnet.lab.training import TrainerOptions
+from sortnet.lab.training.loop import Trainer
 
 RECIPE = Recipe("short", (Section(0.1, 9), Section(0.01, 5)), batch=2, nesterov=RESNET.nesterov)
 RUN = Run("resnet20", RECIPE, fusion="sort", validation=40, evaluations=3)
-HABITS = Habits(save_every=2, keep=2)
+HABITS = TrainerOptions(save_every=2, keep=2)
 
 
 class Fuse:

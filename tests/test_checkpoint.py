@@ -9,7 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sortnet.training import checkpoint
+from sortnet.lab.training import checkpoint
 
 PARTS = {"model": {"a": torch.arange(6.0).view(2, 3)}, "optimizer": {"a": torch.ones(2, 3)}}
 

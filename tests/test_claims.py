@@ -9,15 +9,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sortnet import measure, paper
-from sortnet.experiments import claims
-from sortnet.experiments.checks import CHECKS, Context, curves, operation
-from sortnet.experiments.checks.accuracy import CHECKS as ACCURACY
-from sortnet.experiments.results import Stored
-from sortnet.experiments.sizes import SIZES
-from sortnet.experiments.tables import EXPERIMENTS
-from sortnet.experiments.worker import LAYERS
 from sortnet.fusion import Fusion, fuse
+from sortnet.lab import claims, measure, paper
+from sortnet.lab.claims import equations as operation
+from sortnet.lab.claims import training_curves as curves
+from sortnet.lab.claims.accuracy import CHECKS as ACCURACY
+from sortnet.lab.claims.checks import CHECKS, Context
+from sortnet.lab.experiments.definitions import EXPERIMENTS
+from sortnet.lab.experiments.results import Stored
+from sortnet.lab.experiments.sizes import SIZES
+from sortnet.lab.experiments.worker import LAYERS
 
 Value = Callable[[str, str, int], float | None]
 

@@ -12,12 +12,13 @@ import torch
 from PIL import Image
 
 import sortnet
-from sortnet import runs
 from sortnet.cli import COMMANDS, main
 from sortnet.cli.flags import Device
-from sortnet.experiments import cost, worker
-from sortnet.runs.execute import first_weights
-from sortnet.training import DEVICES, checkpoint
+from sortnet.lab import runs
+from sortnet.lab.experiments import benchmark as cost
+from sortnet.lab.experiments import worker
+from sortnet.lab.runs.execute import first_weights
+from sortnet.lab.training import DEVICES, checkpoint
 
 
 def run(*arguments: str, imports: bool = False) -> subprocess.CompletedProcess[str]:
@@ -196,7 +197,9 @@ def test_sortify_shows_places_and_writes_weights(
     where = ["--where", "layer3.*", "-o", str(output)]
     assert main(["sortify", "sortnet:resnet20", *where]) == 0
     assert "in 3 of 9 places" in capsys.readouterr().out
-    assert first_weights(str(output)).keys() == sortnet.build("resnet20").state_dict().keys()
+    assert (
+        first_weights(str(output)).keys() == sortnet.create_model("resnet20").state_dict().keys()
+    )
     assert main(["sortify", "sortnet:resnet20", "--where", "layer9.*"]) == 2
     assert "layer1.0" in capsys.readouterr().err
 

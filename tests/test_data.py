@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from sortnet import data
-from sortnet.data.augment import GREY, Draws, _gathered, draw, jittered, moved
-from sortnet.data.dataset import Dataset, Held, colours, stratified
+from sortnet.lab import data
+from sortnet.lab.data.augment import GREY, Draws, _gathered, draw, jittered, moved
+from sortnet.lab.data.dataset import Dataset, InMemorySplit, colours, stratified
 
 EVERYTHING = data.Augmentation(pad=2, flip=True, jitter=True)
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
@@ -22,7 +22,7 @@ MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 def toy(count: int = 30, side: int = 8, *, flip: bool = True) -> Dataset:
     """Random images, each with a label of its own, so that the order can be seen."""
     images = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8)
-    split = Held.of(images, torch.arange(count))
+    split = InMemorySplit.of(images, torch.arange(count))
     names = tuple(map(str, range(count)))
     return Dataset("toy", names, side, split, None, split, MEAN, STD, flip, "")
 
@@ -87,7 +87,7 @@ def test_the_global_random_state_plays_no_part() -> None:
 
 def test_the_images_in_memory_are_never_changed() -> None:
     dataset = toy()
-    assert isinstance(dataset.train, Held)
+    assert isinstance(dataset.train, InMemorySplit)
     before = dataset.train.images.clone()
     joined(data.training(dataset, EVERYTHING, batch=8, seed=0, stop=8))
     assert torch.equal(dataset.train.images, before)
@@ -136,9 +136,9 @@ def test_crops_begin_everywhere_and_half_are_mirrored() -> None:
 
 def test_padding_is_zero_to_half_a_grey_level() -> None:
     dataset = replace(toy(), mean=(0.41, 0.52, 0.63))
-    assert isinstance(dataset.train, Held)
+    assert isinstance(dataset.train, InMemorySplit)
     images = torch.full_like(dataset.train.images, 255)
-    dataset = replace(dataset, train=Held.of(images, dataset.train.labels))
+    dataset = replace(dataset, train=InMemorySplit.of(images, dataset.train.labels))
     padded = data.Augmentation(pad=4)
     batch = next(data.training(dataset, padded, batch=30, seed=0, stop=1)).images
     padding = batch[batch < batch.amax((0, 2, 3), keepdim=True) - 1e-3].abs()
@@ -195,7 +195,7 @@ def test_digits_are_never_mirrored() -> None:
 @pytest.mark.parametrize("world", [1, 3, 4])
 def test_evaluation_is_the_split_in_order(world: int) -> None:
     dataset = toy(31)
-    assert isinstance(dataset.test, Held)
+    assert isinstance(dataset.test, InMemorySplit)
     parts = [
         data.evaluation(dataset, dataset.test, batch=4, rank=rank, world=world)
         for rank in range(world)
@@ -255,7 +255,7 @@ def test_digits() -> None:
     assert held.validation is not None
     assert (len(held.train), len(held.validation)) == (1337, 100)
     splits = [held.train, held.validation, held.test]
-    rows = torch.cat([split.rows for split in splits if isinstance(split, Held)])
+    rows = torch.cat([split.rows for split in splits if isinstance(split, InMemorySplit)])
     assert rows.sort().values.tolist() == list(range(1797))
     assert torch.bincount(held.validation.labels).min() >= 9
     assert plain.train.picture(0).shape == (3, 32, 32)
@@ -300,7 +300,7 @@ def test_images_stay_on_their_device_from_the_data_set_to_the_batch() -> None:
     """On the device without content: any operation that mixes it with the CPU would fail."""
     device = torch.device("meta")
     there = toy().to(device)
-    assert isinstance(there.train, Held)
+    assert isinstance(there.train, InMemorySplit)
     assert (there.train.images.device, there.train.images.dtype) == (device, torch.uint8)
     for batch in data.training(there, EVERYTHING, batch=4, seed=0, stop=2, device=device):
         assert batch.images.device == batch.labels.device == device

@@ -14,10 +14,10 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from sortnet import data
-from sortnet.data import content
-from sortnet.data.dataset import Files
-from sortnet.data.loader import _part, centre
+from sortnet.lab import data
+from sortnet.lab.data import folder_digest as content
+from sortnet.lab.data.dataset import FileSplit
+from sortnet.lab.data.workers import _part, centre
 
 VIEWS = data.Augmentation(flip=True, jitter=True, area=(0.08, 1.0))
 
@@ -37,8 +37,8 @@ def album(root: Path, classes: str = "cat dog eel", each: int = 5) -> Path:
     return root
 
 
-def files(split: data.Split | None) -> Files:
-    assert isinstance(split, Files)
+def files(split: data.Split | None) -> FileSplit:
+    assert isinstance(split, FileSplit)
     return split
 
 

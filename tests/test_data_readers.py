@@ -17,16 +17,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from sortnet import data
-from sortnet.data import cifar, svhn
-from sortnet.data.dataset import Held
+from sortnet.lab import data
+from sortnet.lab.data import cifar, svhn
+from sortnet.lab.data.dataset import InMemorySplit
 
 Pixels = np.ndarray[Any, np.dtype[np.uint8]]
 COUNT = 12
 
 
-def held(split: data.Split | None) -> Held:
-    assert isinstance(split, Held)
+def held(split: data.Split | None) -> InMemorySplit:
+    assert isinstance(split, InMemorySplit)
     return split
 
 
@@ -269,7 +269,7 @@ def test_a_byte_that_crashes_scipy_is_one_line(tmp_path: Path) -> None:
 FULL = """
 import sys, torch
 from pathlib import Path
-from sortnet.data.cache import cached
+from sortnet.lab.data.cache import cached
 try:
     cached(Path(sys.argv[1]) / "a.npy", "s", (64, 3, 64, 64), iter([torch.ones(64, 3, 64, 64)]))
 except OSError as error:

@@ -6,7 +6,7 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from sortnet.report.docs import FIGURES, PARTS, ROOT, draw, generated
+from tools.docs import FIGURES, PARTS, ROOT, draw, generated
 
 
 @pytest.mark.parametrize("name", PARTS)

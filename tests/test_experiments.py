@@ -17,15 +17,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from sortnet import files, measure, paper, runs
-from sortnet.experiments import results, sweep
-from sortnet.experiments.scale import demand
-from sortnet.experiments.sizes import SIZES, differences
-from sortnet.experiments.tables import EXPERIMENTS, Cell, Experiment
-from sortnet.networks import NETWORKS, build
-from sortnet.recipes import LENET, Section
-from sortnet.report import tables
-from sortnet.runs import Run
+from sortnet import files
+from sortnet.lab import measure, paper, runs
+from sortnet.lab.experiments import results, sweep
+from sortnet.lab.experiments.definitions import EXPERIMENTS, Cell, Experiment
+from sortnet.lab.experiments.sizes import SIZES, differences
+from sortnet.lab.recipes import LENET, Section
+from sortnet.lab.report import tables
+from sortnet.lab.runs import Run
+from sortnet.networks import NETWORKS, create_model
+from tools.scale import demand
 
 RUNS = {run.id: run for experiment in EXPERIMENTS.values() for run in experiment.runs}
 KINDS = {
@@ -58,7 +59,7 @@ def test_every_cell_builds_and_takes_a_step(
     run = KINDS[kind]
     size = NETWORKS[run.network].size
     with torch.device("meta"):  # shapes only: nothing is computed
-        network = build(run.network, 10, run.fusion, **run.options)
+        network = create_model(run.network, 10, run.fusion, **run.options)
         images = torch.empty(2, 3, size, size)
         loss = F.cross_entropy(network(images), torch.zeros(2, dtype=torch.int64))
         torch.autograd.backward(loss)
@@ -169,10 +170,10 @@ def test_an_experiment_that_learns_one_that_diverges_one_that_fails(
 SWEEP = """
 import sys
 from dataclasses import replace
-from sortnet.experiments import sweep
-from sortnet.experiments.tables import EXPERIMENTS, Cell, Experiment
-from sortnet.recipes import LENET, Section
-from sortnet.runs import Run
+from sortnet.lab.experiments import sweep
+from sortnet.lab.experiments.definitions import EXPERIMENTS, Cell, Experiment
+from sortnet.lab.recipes import LENET, Section
+from sortnet.lab.runs import Run
 long = replace(LENET, sections=(Section(1e-2, 100_000),), batch=4)
 EXPERIMENTS["long"] = Experiment("long", "Long", (Cell("a", "b", Run("lenet", long)),))
 try:
@@ -220,10 +221,10 @@ def test_a_sweep_that_is_stopped_leaves_saved_runs(tmp_path: Path, number: signa
 SHARED = """
 import sys
 from dataclasses import replace
-from sortnet.experiments import sweep
-from sortnet.experiments.tables import EXPERIMENTS, Cell, Experiment
-from sortnet.recipes import LENET, Section
-from sortnet.runs import Run
+from sortnet.lab.experiments import sweep
+from sortnet.lab.experiments.definitions import EXPERIMENTS, Cell, Experiment
+from sortnet.lab.recipes import LENET, Section
+from sortnet.lab.runs import Run
 recipe = replace(LENET, sections=(Section(1e-2, 20),), batch=4)
 cells = [Cell(str(i), "b", Run("lenet", recipe, name=f"n{i}")) for i in range(2)]
 EXPERIMENTS["shared"] = Experiment("shared", "Shared", tuple(cells))
@@ -268,7 +269,7 @@ def test_the_demands_of_imagenet_are_those_of_the_published_networks() -> None:
     found = demand("resnet18")
     assert (found.parameters, found.batch, found.steps) == (11_689_512, 256, 600_000)
     assert found.work == pytest.approx(1.81e9, rel=0.01)
-    plain = build("resnet18")
+    plain = create_model("resnet18")
     images = (torch.zeros(n, 3, 224, 224) for n in (8, 16))
     few, many = (measure.saved_bytes(plain, batch) for batch in images)
     last = 4 * 512 * 7 * 7  # bytes of the last response, which SORT need not keep

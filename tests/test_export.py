@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sortnet import data, export, files, pretrained
+from sortnet import export, files, pretrained
+from sortnet.lab import data
+from sortnet.lab.recipes import LENET
+from sortnet.lab.runs import Run, load, sample_images
 from sortnet.networks import Network
-from sortnet.recipes import LENET
-from sortnet.runs import Run, load
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -63,10 +64,10 @@ def logits(network: Network, images: Tensor) -> Tensor:
 
 
 def test_onnx_gives_the_same_logits(net: Path, tmp_path: Path) -> None:
-    result = export.to_onnx(net, tmp_path / "net.onnx")
-    assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
-    assert (result.images, result.kind) == (200, "digits")
     network, config = load(net)
+    result = export.to_onnx(network, config, tmp_path / "net.onnx", sample_images(config, "", 200))
+    assert [path.name for path in tmp_path.iterdir()] == ["net.onnx"]
+    assert (result.images, result.kind) == (200, "given")
     expected = logits(network, digits())
     close = 1e-5 * float(expected.abs().max())  # each processor rounds in its own way
     assert result.difference < close
@@ -83,13 +84,13 @@ def test_onnx_gives_the_same_logits(net: Path, tmp_path: Path) -> None:
 def test_small_numbers_under_roots_are_kept(tmp_path: Path) -> None:
     """The exporter's optimiser would drop those of a bilinear head: NaN."""
     net = saved("lenet", tmp_path / "net", branched=True, head="bilinear")
-    assert export.to_onnx(net, tmp_path / "net.onnx", digits()[:9]).difference < 1e-6
+    assert export.to_onnx(*load(net), tmp_path / "net.onnx", digits()[:9]).difference < 1e-6
 
 
 def test_torch_export_gives_the_same_logits(tmp_path: Path) -> None:
     net = saved("lenet", tmp_path / "net", branched=True)
     images = torch.randn(20, 3, 32, 32)
-    result = export.to_torch_export(net, tmp_path / "net.pt2", images)
+    result = export.to_torch_export(*load(net), tmp_path / "net.pt2", images)
     assert (result.images, result.kind) == (20, "given")
     assert result.difference < 1e-5
     extra = {export.ABOUT: ""}
@@ -120,7 +121,7 @@ def test_a_wrong_file_gets_no_name(
     out.mkdir()
     (out / "net.onnx").write_text("the old one")
     with pytest.raises(OSError, match="is not written: its logits would differ"):
-        export.to_onnx(net, out / "net.onnx", digits()[:9])
+        export.to_onnx(*load(net), out / "net.onnx", digits()[:9])
     assert [path.name for path in out.iterdir()] == ["net.onnx"]
     assert (out / "net.onnx").read_text() == "the old one"
 
@@ -130,19 +131,18 @@ def test_random_images_where_the_data_are_not_there(tmp_path: Path) -> None:
     config = files.read_sealed(net / "config.json", pretrained.SEAL)
     config["trained"]["run"]["data"] = "cifar10"
     files.write_sealed(net / "config.json", config, pretrained.SEAL)
-    images, kind = export._images(load(net)[1], tmp_path)
-    assert (kind, images.shape) == ("random", (200, 3, 32, 32))
-    assert torch.equal(images, export._images(load(net)[1], tmp_path)[0])
+    network, config = load(net)
+    assert sample_images(config, tmp_path, 200) is None
+    result = export.to_torch_export(network, config, tmp_path / "net.pt2")
+    assert (result.images, result.kind) == (200, "random")
 
 
 def test_wrong_input_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = saved("lenet", tmp_path / "net", branched=True)
     with pytest.raises(ValueError, match=r"should be called net\.onnx"):
-        export.to_onnx(net, tmp_path / "net.pt2")
+        export.to_onnx(*load(net), tmp_path / "net.pt2")
     with pytest.raises(FileNotFoundError, match="is not there to put net"):
-        export.to_torch_export(net, tmp_path / "no" / "net.pt2")
-    with pytest.raises(ValueError, match="holds no network"):
-        export.to_torch_export(tmp_path, tmp_path / "net.pt2")
+        export.to_torch_export(*load(net), tmp_path / "no" / "net.pt2")
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(ValueError, match="pip install onnx onnxscript onnxruntime"):
-        export.to_onnx(net, tmp_path / "net.onnx")
+        export.to_onnx(*load(net), tmp_path / "net.onnx")

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from torch import nn
 
-from sortnet.experiments import figures as experiments
-from sortnet.experiments.results import Stored
-from sortnet.experiments.tables import EXPERIMENTS
 from sortnet.fusion import Fusion
-from sortnet.report import figures, learning
+from sortnet.lab.experiments import figure_data as experiments
+from sortnet.lab.experiments.definitions import EXPERIMENTS
+from sortnet.lab.experiments.results import Stored
+from sortnet.lab.report import figures
+from sortnet.lab.report import learning_curves as learning
 
 CORRELATION = {
     "lags": [1, 2, 3],

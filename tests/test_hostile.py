@@ -13,11 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load, save
 
-from sortnet import files, pretrained, runs
+from sortnet import files, pretrained
 from sortnet.errors import Damaged, UsageError
-from sortnet.recipes import LENET, Section
-from sortnet.runs import Run, train
-from sortnet.training import checkpoint
+from sortnet.lab import runs
+from sortnet.lab.recipes import LENET, Section
+from sortnet.lab.runs import Run, train
+from sortnet.lab.training import checkpoint
 
 REFUSED = (UsageError, Damaged)
 """What the command line shows as one line."""

@@ -15,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
-from sortnet import Fusion, build, sort
+from sortnet import Fusion, create_model, sort
 from sortnet.blocks import Basic, Subsample, _pointwise, _shortcut
 from sortnet.fusion import (
     Branch,
@@ -28,7 +28,7 @@ from sortnet.fusion import (
     private,
     why_not_fused,
 )
-from sortnet.measure import peak_bytes, saved_bytes
+from sortnet.lab.measure import peak_bytes, saved_bytes
 from sortnet.networks import Network
 
 
@@ -234,7 +234,7 @@ def test_ever_new_sizes_do_not_compile_for_ever(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.usefixtures("small_kernels")
 def test_inference_mode() -> None:
-    network = build("resnet20", fusion="sort").eval()
+    network = create_model("resnet20", fusion="sort").eval()
     images = torch.randn(2, 3, 32, 32)
     with torch.inference_mode():
         found = network(images)
@@ -244,7 +244,7 @@ def test_inference_mode() -> None:
 
 def test_without_a_compiler_the_plain_operations_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "available", lambda device: False)
-    network = build("resnet20", fusion="sort")
+    network = create_model("resnet20", fusion="sort")
     images = torch.randn(64, 3, 32, 32)
     with kernels.using("plain"):
         plain = saved_bytes(network, images)
@@ -282,12 +282,12 @@ def trained(network: Network, mode: str, images: Tensor) -> dict[str, Tensor]:
 def test_networks_train_alike_and_keep_no_more_than_the_sum(
     name: str, variant: dict[str, Any]
 ) -> None:
-    network = build(name, classes=10, fusion="sort", **variant).double()
+    network = create_model(name, num_classes=10, fusion="sort", **variant).double()
     images = torch.randn(2, 3, network.size, network.size, dtype=torch.float64)
     eager, plain = (trained(network, mode, images) for mode in ("eager", "plain"))
     assert_same(eager, plain, rtol=1e-7, atol=1e-7)  # roundings, which batch norm amplifies
 
-    with_sum = build(name, classes=10, fusion="sum", **variant).double()
+    with_sum = create_model(name, num_classes=10, fusion="sum", **variant).double()
     with kernels.using("eager"):
         assert saved_bytes(network, images) <= LIMITS.get(name, 1) * saved_bytes(with_sum, images)
 
@@ -320,7 +320,7 @@ def test_compiled_networks_keep_no_more_than_the_sum(name: str, variant: dict[st
     kept = {}
     for fusion in ("sum", "sort"):
         torch._dynamo.reset()
-        network = build(name, fusion=fusion, **variant)
+        network = create_model(name, fusion=fusion, **variant)
         compiled = torch.compile(network, backend="aot_eager_decomp_partition", fullgraph=True)
         assert isinstance(compiled, nn.Module)
         kept[fusion] = saved_bytes(compiled, images)
@@ -329,7 +329,7 @@ def test_compiled_networks_keep_no_more_than_the_sum(name: str, variant: dict[st
 
 def test_a_compiled_network_is_the_network_and_compiles_once() -> None:
     torch._dynamo.reset()
-    network = build("resnet20", fusion="sort").double()
+    network = create_model("resnet20", fusion="sort").double()
     compiled = torch.compile(network, backend="aot_eager", fullgraph=True)
     with torch._dynamo.config.patch(error_on_recompile=True):
         for seed in range(3):
@@ -339,7 +339,7 @@ def test_a_compiled_network_is_the_network_and_compiles_once() -> None:
             compiled(images).square().sum().backward()
     grads = [p.grad for p in network.parameters()]
     statistics = {k: b.clone() for k, b in network.named_buffers()}
-    again = build("resnet20", fusion="sort").double()
+    again = create_model("resnet20", fusion="sort").double()
     again.load_state_dict(network.state_dict())
     with kernels.using("plain"):
         again(images).square().sum().backward()
@@ -349,7 +349,7 @@ def test_a_compiled_network_is_the_network_and_compiles_once() -> None:
 
 def test_hooks_and_strangers_fall_back() -> None:
     """Whoever listens to the batch norm hears it; other norms and fusions are simply called."""
-    network = build("resnet20", fusion="sort").double()
+    network = create_model("resnet20", fusion="sort").double()
     images = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     expected = trained(network, "plain", images)
     heard = []

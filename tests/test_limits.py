@@ -9,9 +9,9 @@ import pytest
 from sortnet import limits
 from sortnet.cli import main
 from sortnet.errors import UsageError
-from sortnet.recipes import LENET, Recipe, Section
-from sortnet.runs import Run
-from sortnet.training import Habits
+from sortnet.lab.recipes import LENET, Recipe, Section
+from sortnet.lab.runs import Run
+from sortnet.lab.training import TrainerOptions
 
 WHOLE = ["-1", "-5", "1" + "0" * 30]
 REAL = ["-1", "nan", "inf", "-inf", "1e300"]
@@ -92,7 +92,7 @@ def test_libraries_are_refused_the_same_numbers(value: object) -> None:
         lambda: Section(0.1, value),  # type: ignore[arg-type]
         lambda: Recipe("r", LENET.sections, batch=value),  # type: ignore[arg-type]
         lambda: Recipe("r", LENET.sections, momentum=value),  # type: ignore[arg-type]
-        lambda: Habits(keep=value),  # type: ignore[arg-type]
+        lambda: TrainerOptions(keep=value),  # type: ignore[arg-type]
         lambda: Run("lenet", LENET, seed=value),  # type: ignore[arg-type]
         lambda: Run("resnet20", LENET, options={"eps": value}),
     ):

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sortnet import files, runs
+from sortnet import files
+from sortnet.lab import runs
 
 FORK = """
 import os, sys, time
@@ -40,8 +41,8 @@ fcntl.flock = flock
 """
 TRAIN = """
 import sys
-from sortnet.recipes import Recipe, Section
-from sortnet.runs import Run, train
+from sortnet.lab.recipes import Recipe, Section
+from sortnet.lab.runs import Run, train
 train(Run("lenet", Recipe("tiny", (Section(0.01, 2),), batch=2)), sys.argv[1])
 """
 WINDOWS = """
@@ -69,7 +70,7 @@ def test_a_forked_process_does_not_keep_a_killed_ones_lock(tmp_path: Path) -> No
     try:
         assert process.stdout.readline() == "held\n"
         told = rf"process {process.pid} is at it already, since 20\d\d-.* on .+; wait for it"
-        with pytest.raises(files.Held, match=told), files.locked(path, "at it"):
+        with pytest.raises(files.LockHeld, match=told), files.locked(path, "at it"):
             pass
         assert (files.holder(path) or "").startswith(f"{process.pid}, since 20")
         process.send_signal(signal.SIGKILL)
@@ -106,7 +107,7 @@ def test_without_locks_a_killed_processes_is_gone(
     monkeypatch.setattr("fcntl.flock", flock)
     try:
         assert process.stdout.readline() == "held\n"
-        with pytest.raises(files.Held, match=f"{process.pid} is"), files.locked(path, "at it"):
+        with pytest.raises(files.LockHeld, match=f"{process.pid} is"), files.locked(path, "at it"):
             pass
         assert files.holder(path) is not None
         process.send_signal(signal.SIGKILL)

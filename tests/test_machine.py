@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch import nn
 from torch._C._distributed_c10d import HashStore
 
-from sortnet import build
-from sortnet.training import (
+from sortnet import create_model
+from sortnet.lab.training import (
     Machine,
     description,
     distributed,
@@ -20,7 +20,7 @@ from sortnet.training import (
     resolve_precision,
     tune,
 )
-from sortnet.training.machine import FUSED_SGD
+from sortnet.lab.training.hardware import FUSED_SGD
 
 Pretend = Callable[[str | None], None]
 
@@ -54,7 +54,7 @@ def test_a_large_tensor_is_not_given_back_to_the_system() -> None:
 
 def test_a_network_is_placed_in_channels_last_and_trains() -> None:
     machine = Machine.here()
-    network = machine.place(build("resnet20", fusion="sort"))
+    network = machine.place(create_model("resnet20", fusion="sort"))
     conv = network.get_submodule("layer1.0.conv1")
     assert isinstance(conv, torch.nn.Conv2d)
     assert conv.weight.is_contiguous(memory_format=torch.channels_last)
@@ -168,7 +168,7 @@ def test_torchrun_gives_each_process_its_device_and_backend(
 
 def test_bfloat16_keeps_weights_and_statistics_in_float32() -> None:
     machine = Machine.here(precision="bfloat16")
-    network = machine.place(build("resnet20", fusion="sort"))
+    network = machine.place(create_model("resnet20", fusion="sort"))
     with machine.autocast():
         logits = network(machine.images(torch.randn(4, 3, 32, 32)))
     assert logits.dtype == torch.bfloat16

@@ -11,11 +11,11 @@ import torchvision
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from sortnet import build
+from sortnet import create_model
 from sortnet.blocks import Basic, TwoBranch
 from sortnet.fusion import kernels
 from sortnet.heads import HEADS
-from sortnet.measure import parameters
+from sortnet.lab.measure import parameters
 from sortnet.networks import NETWORKS, display
 
 State = dict[str, Tensor]
@@ -73,12 +73,12 @@ def ids(value: object) -> str | None:
     ],
 )
 def test_published_parameter_counts(name: str, variant: dict[str, Any], count: int) -> None:
-    assert parameters(build(name, **variant)) == count
+    assert parameters(create_model(name, **variant)) == count
 
 
 @pytest.mark.parametrize(("name", "variant", "fusion"), CASES)
 def test_every_network_with_every_fusion(name: str, variant: dict[str, Any], fusion: str) -> None:
-    network = build(name, classes=7, fusion=fusion, **variant).double()
+    network = create_model(name, num_classes=7, fusion=fusion, **variant).double()
     images = torch.randn(3, 3, network.size, network.size, dtype=torch.float64)
     logits = network(images)
     assert logits.shape == (3, 7)
@@ -99,14 +99,14 @@ def test_every_network_with_every_fusion(name: str, variant: dict[str, Any], fus
 def test_weights_travel(name: str, variant: dict[str, Any], tmp_path: Path) -> None:
     """Through a file, and between fusions: no fusion of the paper adds a key."""
     fusion = "sort" if (name, variant) in FUSING else "sum"
-    network = build(name, classes=7, fusion=fusion, **variant).eval()
+    network = create_model(name, num_classes=7, fusion=fusion, **variant).eval()
     images = torch.randn(2, 3, network.size, network.size)
     save_file(network.state_dict(), tmp_path / "weights.safetensors")
-    again = build(name, classes=7, fusion=fusion, **variant).eval()
+    again = create_model(name, num_classes=7, fusion=fusion, **variant).eval()
     again.load_state_dict(load_file(tmp_path / "weights.safetensors"))
     with torch.no_grad():
         assert torch.equal(network(images), again(images))
-    plain = build(name, classes=7, **variant)
+    plain = create_model(name, num_classes=7, **variant)
     assert list(plain.state_dict()) == list(network.state_dict())
     plain.load_state_dict(network.state_dict())
 
@@ -114,7 +114,7 @@ def test_weights_travel(name: str, variant: dict[str, Any], tmp_path: Path) -> N
 @pytest.mark.parametrize("name", ["resnet18", "resnet34", "resnet50"])
 def test_sum_is_torchvision(name: str) -> None:
     theirs = getattr(torchvision.models, name)().eval()
-    ours = build(name, classes=1000, fusion="sum").eval()
+    ours = create_model(name, num_classes=1000, fusion="sum").eval()
     ours.load_state_dict(theirs.state_dict())
     images = torch.randn(2, 3, 96, 96)
     with torch.no_grad():
@@ -122,7 +122,7 @@ def test_sum_is_torchvision(name: str) -> None:
     torch.manual_seed(0)
     theirs = getattr(torchvision.models, name)()
     torch.manual_seed(0)
-    ours = build(name)
+    ours = create_model(name)
     scale = [
         {k: v.std() for k, v in m.state_dict().items() if v.dim() > 1} for m in (ours, theirs)
     ]
@@ -192,7 +192,7 @@ def lenet_forward(x: Tensor, state: State) -> Tensor:
 def test_sum_is_the_published_network(
     name: str, variant: dict[str, Any], forward: Callable[[Tensor, State], Tensor]
 ) -> None:
-    network = build(name, **variant).double().eval()
+    network = create_model(name, **variant).double().eval()
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):  # as if trained: nothing is zero or one
             for tensor in (*module.parameters(), module.running_mean, module.running_var):
@@ -204,7 +204,7 @@ def test_sum_is_the_published_network(
 
 def test_sort_in_a_block_is_the_papers_equation() -> None:
     """It is relu(x + f + sqrt(relu(x) relu(f) + eps)), F read off the same block's parts."""
-    network = build("resnet20", fusion="sort", eps=0.01).double().eval()
+    network = create_model("resnet20", fusion="sort", eps=0.01).double().eval()
     block = network.get_submodule("layer1.0")
     assert isinstance(block, Basic)
     x = torch.randn(2, 16, 8, 8, dtype=torch.float64)
@@ -215,15 +215,15 @@ def test_sort_in_a_block_is_the_papers_equation() -> None:
 
 def test_activations_have_names() -> None:
     images = torch.randn(2, 3, 227, 227)
-    taps = build("alexnet").eval().activations(images, "fc7", "pool5", "fc6")
+    taps = create_model("alexnet").eval().activations(images, "fc7", "pool5", "fc6")
     assert {k: tuple(v.shape[1:]) for k, v in taps.items()} == {
         "pool5": (256, 6, 6),
         "fc6": (4096,),
         "fc7": (4096,),
     }
     assert all((tap >= 0).all() for tap in taps.values())  # behind the ReLU
-    assert len(build("resnet50").taps) == 5
-    network = build("resnet20", fusion="sort").eval()
+    assert len(create_model("resnet50").taps) == 5
+    network = create_model("resnet20", fusion="sort").eval()
     maps = network.activations(images[:, :, :32, :32])
     assert list(maps) == ["layer1", "layer2", "layer3", "pool"]
     logits = network.get_submodule("fc")(maps["pool"])
@@ -236,7 +236,7 @@ def test_activations_have_names() -> None:
     [("bignet", {"branched": True}), ("resnet20", {}), ("wrn28", {"width": 1})],
 )
 def test_heads_fit_any_network(name: str, variant: dict[str, Any], head: str) -> None:
-    network = build(name, classes=4, head=head, **variant)
+    network = create_model(name, num_classes=4, head=head, **variant)
     network(torch.randn(2, 3, 32, 32)).sum().backward()
     assert all(p.grad is not None and p.grad.isfinite().all() for p in network.parameters())
 
@@ -244,16 +244,16 @@ def test_heads_fit_any_network(name: str, variant: dict[str, Any], head: str) ->
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("lenet", {"size": 28, "channels": 1}),
+        ("lenet", {"size": 28, "in_chans": 1}),
         ("alexnet", {"size": 67, "branched": True, "fusion": "sort"}),
-        ("resnet20", {"size": 8, "channels": 1}),
+        ("resnet20", {"size": 8, "in_chans": 1}),
         ("resnet20", {"size": 76, "style": "xu"}),
-        ("resnet18", {"size": 33, "channels": 4, "fusion": "sort"}),
+        ("resnet18", {"size": 33, "in_chans": 4, "fusion": "sort"}),
     ],
 )
 def test_other_images(name: str, options: dict[str, Any]) -> None:
-    network = build(name, classes=2, **options)
-    images = torch.randn(2, options.get("channels", 3), network.size, network.size)
+    network = create_model(name, num_classes=2, **options)
+    images = torch.randn(2, options.get("in_chans", 3), network.size, network.size)
     assert network(images).shape == (2, 2)
 
 
@@ -261,7 +261,7 @@ def test_other_images(name: str, options: dict[str, Any]) -> None:
 def test_what_stands_between_blocks_has_its_gradient_when_compiled() -> None:
     """Pooling and response normalisation; of the former a compiler has been wrong."""
     kinds = nn.AvgPool2d, nn.MaxPool2d, nn.LocalResponseNorm
-    every = (module for name in CHAINS for module in build(name, 10).modules())
+    every = (module for name in CHAINS for module in create_model(name, 10).modules())
     layers = {str(module): module for module in every if isinstance(module, kinds)}
     assert len(layers) == 5
 
@@ -290,13 +290,13 @@ def test_a_fusion_of_ones_own() -> None:
         seen.append(channels)
         return Difference()
 
-    network = build("resnet20", fusion=fusion)
+    network = create_model("resnet20", fusion=fusion)
     assert network(torch.randn(2, 3, 32, 32)).shape == (2, 10)
     assert seen == [16] * 3 + [32] * 3 + [64] * 3
 
 
 def test_gates_are_the_only_new_parameters() -> None:
-    gated, plain = build("resnet20", fusion="sort", gate="zero"), build("resnet20")
+    gated, plain = create_model("resnet20", fusion="sort", gate="zero"), create_model("resnet20")
     new = set(gated.state_dict()) - set(plain.state_dict())
     assert {key.rsplit(".", 1)[1] for key in new} == {"gate"}
     gated.load_state_dict(plain.state_dict(), strict=False)
@@ -313,21 +313,24 @@ def test_display_names() -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        (lambda: build("resnet21"), "there are lenet, .* resnet50"),
-        (lambda: build("resnet20", branched=True), "only lenet, bignet, alexnet can"),
-        (lambda: build("resnet20", width=4), "only wrn28 can"),
-        (lambda: build("resnet20", depth=4), "unknown argument 'depth'; resnet20 takes style"),
-        (lambda: build("resnet20", classes=0), "classes is 0"),
-        (lambda: build("resnet20", channels=-1), "channels is -1"),
-        (lambda: build("resnet20", fusion="sum+sum"), "twice"),
-        (lambda: build("resnet20", style="hu"), "there are he, xu"),
-        (lambda: build("wrn28", width=0), "width is 0"),
-        (lambda: build("lenet", fusion="sort"), "branched=True"),
-        (lambda: build("lenet", fusion="srot", branched=True), "'srot'"),
-        (lambda: build("lenet", head="max"), "there are average, bilinear, compact"),
-        (lambda: build("alexnet", size=32), "32 x 32 are too small"),
+        (lambda: create_model("resnet21"), "there are lenet, .* resnet50"),
+        (lambda: create_model("resnet20", branched=True), "only lenet, bignet, alexnet can"),
+        (lambda: create_model("resnet20", width=4), "only wrn28 can"),
         (
-            lambda: build("lenet").activations(torch.zeros(1, 3, 32, 32), "fc9"),
+            lambda: create_model("resnet20", depth=4),
+            "unknown argument 'depth'; resnet20 takes style",
+        ),
+        (lambda: create_model("resnet20", num_classes=0), "num_classes is 0"),
+        (lambda: create_model("resnet20", in_chans=-1), "in_chans is -1"),
+        (lambda: create_model("resnet20", fusion="sum+sum"), "twice"),
+        (lambda: create_model("resnet20", style="hu"), "there are he, xu"),
+        (lambda: create_model("wrn28", width=0), "width is 0"),
+        (lambda: create_model("lenet", fusion="sort"), "branched=True"),
+        (lambda: create_model("lenet", fusion="srot", branched=True), "'srot'"),
+        (lambda: create_model("lenet", head="max"), "there are average, bilinear, compact"),
+        (lambda: create_model("alexnet", size=32), "32 x 32 are too small"),
+        (
+            lambda: create_model("lenet").activations(torch.zeros(1, 3, 32, 32), "fc9"),
             "there are conv1, pool1",
         ),
     ],
@@ -343,7 +346,7 @@ def test_first_responses_neither_explode_nor_vanish(name: str) -> None:
     """With SORT, at the start: products must not have grown from block to block."""
     variant: dict[str, Any] = {"branched": True} if name in CHAINS else {}
     variant |= {"width": 1} if name == "wrn28" else {}
-    network = build(name, classes=10, fusion="sort", **variant)
+    network = create_model(name, num_classes=10, fusion="sort", **variant)
     images = torch.randn(8, 3, network.size, network.size)
     with torch.no_grad():
         *_, last = network.activations(images).values()
@@ -355,7 +358,7 @@ def test_first_responses_neither_explode_nor_vanish(name: str) -> None:
 @pytest.mark.parametrize(("name", "left"), [("lenet", 0.05), ("bignet", 0.0)])
 def test_first_responses_vanish_with_the_product_alone(name: str, left: float) -> None:
     """Why Table 1's row of it cannot be repeated: docs/results.md."""
-    network = build(name, classes=10, fusion="prod", branched=True)
+    network = create_model(name, num_classes=10, fusion="prod", branched=True)
     means: list[float] = []
     for module in network.modules():
         if isinstance(module, TwoBranch):

@@ -8,8 +8,8 @@ from itertools import groupby
 
 import pytest
 
-from sortnet import paper
-from sortnet.paper import Result
+from sortnet.lab import paper
+from sortnet.lab.paper import Result
 
 
 def score(result: Result) -> float:
@@ -165,5 +165,5 @@ def test_other_lookups_refuse_too() -> None:
 
 
 def test_reading_the_paper_does_not_need_torch() -> None:
-    code = "import sys, sortnet.paper; sys.exit('torch' in sys.modules)"
+    code = "import sys, sortnet.lab.paper; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

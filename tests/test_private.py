@@ -49,11 +49,11 @@ for path in sys.argv[1:]:
     from sortnet.fusion import Fusion, kernels, private, sort, why_not_fused
     setattr(module, name, hidden)  # PyTorch needs it itself
 
-    from sortnet.networks import build
+    from sortnet.networks import create_model
 
     assert not private.COMPLETE, path
     kernels.SMALLEST.update(batch=0, image=0)
-    network = build("resnet20", fusion="sort")
+    network = create_model("resnet20", fusion="sort")
     plain = outcome(network, "plain")
     for mode in ("auto", "eager"):
         with kernels.using(mode):

@@ -11,15 +11,15 @@ import torch
 import torch.distributed as dist
 from stand_in import DEVICE, StandIn, stand_in
 
-from sortnet import data, runs
-from sortnet.data import Batch, Dataset
-from sortnet.recipes import Recipe, Section
-from sortnet.runs import Run, fresh
-from sortnet.training import Habits, Interrupted, Trainer, World, checkpoint
+from sortnet.lab import data, runs
+from sortnet.lab.data import Batch, Dataset
+from sortnet.lab.recipes import Recipe, Section
+from sortnet.lab.runs import Run, fresh
+from sortnet.lab.training import Distributed, Interrupted, Trainer, TrainerOptions, checkpoint
 
 RECIPE = Recipe("short", (Section(0.05, 12),), batch=4, clip=1.0)
 RUN = Run("resnet20", RECIPE, "sort")
-HABITS = Habits(save_every=6)
+HABITS = TrainerOptions(save_every=6)
 LATE, STOP = 4, 8
 """The steps in which the second process is late for a checkpoint, and is asked to stop."""
 
@@ -43,7 +43,7 @@ class Counted(Trainer):
 
 
 def _trainer(device: StandIn, dataset: Dataset, directory: Path) -> Counted:
-    world = World(dist.get_rank(), dist.get_world_size(), DEVICE)
+    world = Distributed(dist.get_rank(), dist.get_world_size(), DEVICE)
     trainer = Counted(
         fresh(RUN, dataset),
         dataset,

@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sortnet.recipes import ALEXNET, BIGNET, IMAGENET_RESNET, LENET, RECIPES, RESNET, WRN, Recipe
+from sortnet.lab.recipes import (
+    ALEXNET,
+    BIGNET,
+    IMAGENET_RESNET,
+    LENET,
+    RECIPES,
+    RESNET,
+    WRN,
+    Recipe,
+)
 
 recipes = st.sampled_from(list(RECIPES.values()))
 
@@ -65,5 +74,5 @@ def test_what_the_paper_does_not_say_is_marked() -> None:
 
 
 def test_reading_recipes_does_not_need_torch() -> None:
-    code = "import sys, sortnet.recipes; sys.exit('torch' in sys.modules)"
+    code = "import sys, sortnet.lab.recipes; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

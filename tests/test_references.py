@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from sortnet.experiments.references import PaperValue, baseline, paper_values, training_key
-from sortnet.experiments.sizes import SIZES, differences
-from sortnet.experiments.tables import EXPERIMENTS, Cell
-from sortnet.recipes import BIGNET, BVLC, GATED, IMAGENET_RESNET, LENET, RESNET, WRN, XU
-from sortnet.runs import Run
+from sortnet.lab.experiments.baselines import PaperValue, baseline, paper_values, training_key
+from sortnet.lab.experiments.definitions import EXPERIMENTS, Cell
+from sortnet.lab.experiments.sizes import SIZES, differences
+from sortnet.lab.recipes import BIGNET, BVLC, GATED, IMAGENET_RESNET, LENET, RESNET, WRN, XU
+from sortnet.lab.runs import Run
 
 SUM = Run("resnet20", RESNET, "sum", "cifar10")
 

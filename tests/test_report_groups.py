@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from made_runs import make, resnet
 
-from sortnet.experiments import results
-from sortnet.experiments.sizes import size
-from sortnet.experiments.tables import EXPERIMENTS
-from sortnet.recipes import GATED
-from sortnet.report import tables
-from sortnet.report.contents import gather
-from sortnet.runs import Run
+from sortnet.lab.experiments import results
+from sortnet.lab.experiments.definitions import EXPERIMENTS
+from sortnet.lab.experiments.sizes import size
+from sortnet.lab.recipes import GATED
+from sortnet.lab.report import tables
+from sortnet.lab.report.contents import gather
+from sortnet.lab.runs import Run
 
 SEEDS = 4
 
@@ -24,9 +24,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("runs")
     for cell, level in zip(EXPERIMENTS["recipes"].cells, (8.3, 9.5, 7.9), strict=True):
         for seed in range(SEEDS):
-            chance = "gated" in cell.row and seed == SEEDS - 1
+            derive_seed = "gated" in cell.row and seed == SEEDS - 1
             run = size("mini").fit(cell.run, seed)
-            make(root, run, level=89.9 if chance else level, every=800, pictures=0)
+            make(root, run, level=89.9 if derive_seed else level, every=800, pictures=0)
     return root
 
 

@@ -13,7 +13,7 @@ from browser import Browser, started
 from made_runs import make, resnet, write_json
 from viewing import box, lines, press, quiet, stretch, texts
 
-from sortnet.report import page
+from sortnet.lab.report import page
 
 
 @pytest.fixture(scope="module")

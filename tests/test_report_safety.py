@@ -19,8 +19,8 @@ from browser import Browser, started
 from made_runs import make, resnet, write_json
 from viewing import box, press, quiet, stretch, texts
 
-from sortnet.report import page, serve
-from sortnet.report.serve import Handler, Server
+from sortnet.lab.report import page, serve
+from sortnet.lab.report.serve import Handler, Server
 
 HOSTILE = [
     "</script><script>window.hacked=1</script>",
@@ -165,7 +165,7 @@ def test_no_runs_is_one_line(tmp_path: Path) -> None:
 
 def test_watching_keeps_up_and_keeps_the_view(browser: Browser, tmp_path: Path) -> None:
     directory = make(tmp_path, resnet("sort", 0), ended=None, part=0.5)
-    script = "import sys; from pathlib import Path; from sortnet.report.serve import serve"
+    script = "import sys; from pathlib import Path; from sortnet.lab.report.serve import serve"
     script += "; serve([Path(sys.argv[1])], ready=lambda url: print(url, flush=True))"
     command = [sys.executable, "-c", script, str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

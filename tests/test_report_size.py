@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from made_runs import make, resnet
 from viewing import lines, quiet
 
-from sortnet.report import page
-from sortnet.report.curves import thin
+from sortnet.lab.report import page
+from sortnet.lab.report.thinning import thin
 
 
 @pytest.fixture(scope="module")

@@ -20,21 +20,30 @@ import torch
 from PIL import Image
 from torch import nn
 
-from sortnet import files, runs
+from sortnet import files
 from sortnet.cli import main
-from sortnet.data import Dataset
-from sortnet.experiments import results
 from sortnet.fusion import kernels
-from sortnet.recipes import Recipe, Section
-from sortnet.runs import Run, execute, train
-from sortnet.training import Diverged, Habits, Interrupted, Trainer, Watcher, checkpoint, machine
+from sortnet.lab import runs
+from sortnet.lab.data import Dataset
+from sortnet.lab.experiments import results
+from sortnet.lab.recipes import Recipe, Section
+from sortnet.lab.runs import Run, execute, train
+from sortnet.lab.training import (
+    Callback,
+    Diverged,
+    Interrupted,
+    Trainer,
+    TrainerOptions,
+    checkpoint,
+)
+from sortnet.lab.training import hardware as machine
 
 RECIPE = Recipe("short", (Section(0.02, 8),), batch=16)
 RUN = Run("lenet", RECIPE)
-HABITS = Habits(save_every=2)
+HABITS = TrainerOptions(save_every=2)
 
 
-class StopAt(Watcher):
+class StopAt(Callback):
     """Sends this process the signal to stop, after so many steps, and remembers the notes."""
 
     def __init__(self, last: int) -> None:
@@ -55,10 +64,10 @@ class StopAt(Watcher):
         self.notes.append(text)
 
 
-def stopped(out: Path, last: int, run: Run = RUN, habits: Habits = HABITS) -> Path:
+def stopped(out: Path, last: int, run: Run = RUN, habits: TrainerOptions = HABITS) -> Path:
     """The directory of a run that was stopped after so many steps."""
     with pytest.raises(Interrupted, match=f"stopped at step {last} and saved"):
-        train(run, out, habits=habits, watchers=[StopAt(last)])
+        train(run, out, habits=habits, callbacks=[StopAt(last)])
     return out / run.id
 
 
@@ -137,7 +146,7 @@ def together(life: Callable[..., None], *args: object) -> list[int | None]:
     return codes
 
 
-def _train_below(rank: int, out: Path, run: Run, habits: Habits) -> None:
+def _train_below(rank: int, out: Path, run: Run, habits: TrainerOptions) -> None:
     """Train with a disk of one's own, and write down what came of it."""
     weights = {}
     original = Trainer.evaluate
@@ -201,7 +210,7 @@ WIDE = Run("lenet", Recipe("wide", (Section(0.02, 4),), batch=480))
 
 
 def test_another_number_of_processes_resumes_between_epochs(tmp_path: Path) -> None:
-    every = Habits(save_every=1, keep=9)
+    every = TrainerOptions(save_every=1, keep=9)
     stopped(tmp_path / "0", 3, WIDE, every)
     assert together(_train_below, tmp_path, WIDE, replace(every, resume_from=2)) == [0, 0]
     for text in said(tmp_path):
@@ -231,7 +240,7 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_resumes_from_a_chosen_step(tmp_path: Path, whole: Path) -> None:
-    directory = stopped(tmp_path, 5, habits=Habits(save_every=2, keep=9))
+    directory = stopped(tmp_path, 5, habits=TrainerOptions(save_every=2, keep=9))
     with pytest.raises(ValueError, match="no intact checkpoint of step 3; there are 2, 4, 5"):
         train(RUN, tmp_path, habits=replace(HABITS, resume_from=3))
     train(RUN, tmp_path, habits=replace(HABITS, resume_from=2))
@@ -261,7 +270,7 @@ def test_lost_metrics_are_taken_from_the_checkpoint(
     else:
         metrics.write_bytes(content[:-200] if kind == "short" else content + b'{"step": 6, "lo')
     log = StopAt(0)
-    train(RUN, tmp_path, habits=HABITS, watchers=[log])
+    train(RUN, tmp_path, habits=HABITS, callbacks=[log])
     assert same_end(directory, whole)
     assert any("metrics.jsonl" in note for note in log.notes) == (kind != "torn")
     assert not any(line.startswith("damaged") for line in runs.examine(directory))
@@ -275,7 +284,7 @@ def test_a_torn_event_is_set_aside_and_said(tmp_path: Path) -> None:
     assert any(line.startswith("damaged: ") for line in runs.examine(directory))
     log = StopAt(5)
     with pytest.raises(Interrupted):
-        train(RUN, tmp_path, habits=HABITS, watchers=[log])
+        train(RUN, tmp_path, habits=HABITS, callbacks=[log])
     events = runs.events(directory)
     assert events[: len(before)] == before
     assert [e["event"] for e in events[len(before) :]] == ["damaged", "resume", "stop"]
@@ -373,10 +382,10 @@ def test_other_images_of_equal_size_are_noticed(tmp_path: Path) -> None:
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps of each life in which a weight becomes infinite, counted from 1."""
-    build, moments = execute.fresh, [6]
+    create_model, moments = execute.fresh, [6]
 
     def poison(run: Run, dataset: Dataset) -> Any:  # noqa: ANN401
-        network, calls = build(run, dataset), [0]
+        network, calls = create_model(run, dataset), [0]
 
         def hook(module: nn.Module, _inputs: object) -> None:
             calls[0] += module.training
@@ -411,7 +420,7 @@ def test_a_fault_before_the_first_checkpoint_is_rolled_back(
     tmp_path: Path, poisoned: list[int]
 ) -> None:
     poisoned[:] = [1]
-    result = train(RUN, tmp_path, habits=Habits(save_every=8, rollback=True))
+    result = train(RUN, tmp_path, habits=TrainerOptions(save_every=8, rollback=True))
     assert result.ended == "finished"
     steps = [row["step"] for row in runs.rows(result.directory) if row["split"] == "train"]
     assert steps == list(range(1, 9))
@@ -438,7 +447,7 @@ def test_a_command_that_fails_claims_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize("before", [signal.SIG_DFL, signal.SIG_IGN])
 def test_a_hang_up_stops_a_run_unless_it_is_ignored(before: signal.Handlers) -> None:
     """Under nohup it is ignored."""
-    from sortnet.training.faults import signals
+    from sortnet.lab.training.failures import signals
 
     asked: list[int] = []
     usual = signal.signal(signal.SIGHUP, before)

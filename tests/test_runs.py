@@ -9,11 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from sortnet import pretrained, runs
+from sortnet import pretrained
 from sortnet.cli import main
 from sortnet.errors import Damaged
-from sortnet.recipes import IMAGENET_RESNET, LENET, RECIPES, RESNET, Section
-from sortnet.runs import Run, train
+from sortnet.lab import runs
+from sortnet.lab.recipes import IMAGENET_RESNET, LENET, RECIPES, RESNET, Section
+from sortnet.lab.runs import Run, train
 
 SHORT = replace(LENET, sections=(Section(0.02, 4),), batch=8)
 ALL = [
@@ -98,7 +99,7 @@ def test_a_picture_of_the_networks_size_is_taken_as_it_is(finished: Path) -> Non
 
 
 def test_weights_of_another_run_are_a_start(finished: Path) -> None:
-    from sortnet import data
+    from sortnet.lab import data
 
     run = Run("lenet", SHORT, init=str(finished), freeze=("conv1.*", "conv2.*"), name="tuned")
     network = runs.fresh(run, data.load("digits"))

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sortnet import build, files, pretrained
+from sortnet import create_model, files, pretrained
 from sortnet.errors import Damaged
 from sortnet.networks import NETWORKS, Network
 
@@ -37,7 +37,7 @@ def logits(network: nn.Module, size: int = 32, channels: int = 3) -> Tensor:
 
 def seeded(name: str, classes: int, fusion: str, **options: object) -> Network:
     torch.manual_seed(0)
-    return build(name, classes, fusion, **options)  # type: ignore[arg-type]
+    return create_model(name, classes, fusion, **options)  # type: ignore[arg-type]
 
 
 def config(name: str, fusion: str, options: dict[str, Any]) -> pretrained.Config:

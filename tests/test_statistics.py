@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sortnet.experiments.checks.finding import Compared, judged
-from sortnet.experiments.statistics import Comparison, adjust, compare, holm, summary
-from sortnet.report import tables
+from sortnet.lab.claims.finding import Compared, judged
+from sortnet.lab.report import tables
+from sortnet.lab.statistics import Comparison, adjust, compare, holm, summary
 
 CLAIM = (1000, 18, 3)
 """Cases, comparisons of a claim such as that about Table 2, seeds."""

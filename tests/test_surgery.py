@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torchvision import models
 from torchvision.models.convnext import CNBlockConfig
 
-from sortnet import build
+from sortnet import create_model
 from sortnet.blocks import TwoBranch
-from sortnet.experiments.models import CASES, Case, examine
 from sortnet.fusion import Fusion, kernels, sort
-from sortnet.measure import saved_bytes
+from sortnet.lab.measure import saved_bytes
 from sortnet.surgery import Site, branch, sites, sortify
+from tools.survey import CASES, Case, examine
 
 QUICK = [
     "torchvision:resnet18",
@@ -32,7 +32,7 @@ QUICK = [
     "timm:convnextv2_atto",
     "timm:vit_tiny_patch16_224",
 ]
-"""One of each kind; ``python -m sortnet.experiments.models`` examines all."""
+"""One of each kind; ``python -m tools.survey`` examines all."""
 
 
 def resnet18() -> Any:  # noqa: ANN401
@@ -75,7 +75,7 @@ def test_cases_are_many_and_different() -> None:
 def test_torchvision_with_sort_is_ours_with_sort(mode: str) -> None:
     """Outputs, gradients and running statistics."""
     theirs = sortify(resnet18())
-    ours = build("resnet18", classes=10, fusion="sort")
+    ours = create_model("resnet18", num_classes=10, fusion="sort")
     ours.load_state_dict(theirs.state_dict())
     images = torch.randn(4, 3, 64, 64)
     with kernels.using(mode):
@@ -91,7 +91,7 @@ def test_torchvision_with_sort_is_ours_with_sort(mode: str) -> None:
 @pytest.mark.parametrize("name", ["resnet20", "wrn28"])
 def test_ours_changed_is_ours_built(name: str) -> None:
     variant: dict[str, Any] = {"width": 1} if name == "wrn28" else {}
-    plain, built = build(name, **variant), build(name, fusion="sort", **variant)
+    plain, built = create_model(name, **variant), create_model(name, fusion="sort", **variant)
     changed = sortify(plain)
     built.load_state_dict(plain.state_dict())
     images = torch.randn(2, 3, 32, 32)
@@ -252,8 +252,8 @@ def test_training_and_evaluation_may_differ() -> None:
 @pytest.mark.parametrize("norm", [False, True])
 def test_a_chain_branched_is_our_branched_one(name: str, norm: bool) -> None:
     size: dict[str, Any] = {"size": 67} if name == "alexnet" else {}
-    chain = build(name, 10, norm=norm, **size)
-    starred = build(name, 10, norm=norm, branched=True, **size)
+    chain = create_model(name, 10, norm=norm, **size)
+    starred = create_model(name, 10, norm=norm, branched=True, **size)
     changed = branch(chain)
     starred.load_state_dict(changed.state_dict())
     images = torch.randn(2, 3, starred.size, starred.size)

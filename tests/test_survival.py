@@ -14,11 +14,12 @@ import pytest
 import survivors
 from PIL import Image
 
-from sortnet import files, runs
-from sortnet.training import checkpoint
+from sortnet import files
+from sortnet.lab import runs
+from sortnet.lab.training import checkpoint
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["sortnet.runs", "sklearn.datasets"])  # once, not in each life
+CONTEXT.set_forkserver_preload(["sortnet.lab.runs", "sklearn.datasets"])  # once, not in each life
 
 
 def outcome(directory: Path) -> dict[str, bytes]:

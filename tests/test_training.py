@@ -17,19 +17,27 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from sortnet import data, runs
-from sortnet.data import Batch
 from sortnet.fusion import kernels
-from sortnet.recipes import Recipe, Section
-from sortnet.runs import Run, execute, fresh, train
-from sortnet.training import Diverged, Habits, Terminal, Trainer, Watcher, checkpoint, joined
-from sortnet.training.faults import first_bad_module
+from sortnet.lab import data, runs
+from sortnet.lab.data import Batch
+from sortnet.lab.recipes import Recipe, Section
+from sortnet.lab.runs import Run, execute, fresh, train
+from sortnet.lab.training import (
+    Callback,
+    Diverged,
+    Terminal,
+    Trainer,
+    TrainerOptions,
+    checkpoint,
+    joined,
+)
+from sortnet.lab.training.failures import first_bad_module
 
 RECIPE = Recipe("short", (Section(0.05, 6), Section(0.005, 4)), batch=16, nesterov=True)
 RUN = Run("lenet", RECIPE)
 
 
-class Log(Watcher):
+class Log(Callback):
     """Remembers what it is told."""
 
     def __init__(self) -> None:
@@ -143,7 +151,7 @@ def test_a_run_learns_and_is_tested_once(tmp_path: Path) -> None:
     log = Log()
     recipe = replace(RECIPE, sections=(Section(0.02, 60),), batch=32)
     run = Run("lenet", recipe, validation=100, evaluations=3)
-    result = train(run, tmp_path, watchers=[log])
+    result = train(run, tmp_path, callbacks=[log])
     assert result.ended == "finished"
     assert result.error < 60  # chance is 90
     rows = runs.rows(tmp_path / run.id)
@@ -157,7 +165,7 @@ def test_a_run_learns_and_is_tested_once(tmp_path: Path) -> None:
         result.test["error5"],
         360,
     )
-    again = train(run, tmp_path, watchers=[log])
+    again = train(run, tmp_path, callbacks=[log])
     assert (again.test, again.seconds) == (result.test, result.seconds)
     assert len(log.rows) == len(rows)
 
@@ -165,10 +173,10 @@ def test_a_run_learns_and_is_tested_once(tmp_path: Path) -> None:
 @pytest.fixture
 def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a weight become infinite in the sixth step of every run."""
-    build = execute.fresh
+    create_model = execute.fresh
 
     def poison(run: Run, dataset: data.Dataset) -> Any:  # noqa: ANN401
-        network, calls = build(run, dataset), [0]
+        network, calls = create_model(run, dataset), [0]
 
         def hook(module: nn.Module, _inputs: object) -> None:
             calls[0] += module.training
@@ -183,7 +191,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("poisoned")
 def test_a_fault_is_named_and_never_saved(tmp_path: Path) -> None:
-    habits = Habits(save_every=2)
+    habits = TrainerOptions(save_every=2)
     with pytest.raises(Diverged, match="step 5 is not finite, first in the response of conv2"):
         train(RUN, tmp_path, habits=habits)
     directory = tmp_path / RUN.id
@@ -199,7 +207,9 @@ def test_a_fault_is_named_and_never_saved(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("poisoned")
 def test_a_fault_can_be_rolled_back(tmp_path: Path) -> None:
     log = Log()
-    result = train(RUN, tmp_path, habits=Habits(save_every=2, rollback=True), watchers=[log])
+    result = train(
+        RUN, tmp_path, habits=TrainerOptions(save_every=2, rollback=True), callbacks=[log]
+    )
     assert result.ended == "finished"
     assert "going back to step 4, at half the rate" in log.notes[0]
     rates = {row["step"]: row["rate"] for row in log.rows if row["split"] == "train"}
@@ -255,14 +265,14 @@ def test_a_fault_of_autocast_is_found_where_it_was(tmp_path: Path) -> None:
 def test_a_changed_environment_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
-    first = trainer(tmp_path, habits=Habits(save_every=1))
+    first = trainer(tmp_path, habits=TrainerOptions(save_every=1))
     first.step(next(first._stream()))
     first.save()
     environment = Trainer.environment
     monkeypatch.setattr(Trainer, "environment", lambda self: environment(self) | {field: "other"})
     with pytest.raises(ValueError, match=f"was trained with {field} .*--anyway"):
         trainer(tmp_path).resume()
-    second = trainer(tmp_path, habits=Habits(anyway=True))
+    second = trainer(tmp_path, habits=TrainerOptions(anyway=True))
     second.resume()
     assert second.state.step == 1
 
@@ -277,7 +287,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path: Path) -> None:
     content[-1] ^= 1
     file.write_bytes(content)
     log = Log()
-    second = trainer(tmp_path, watchers=[log])
+    second = trainer(tmp_path, callbacks=[log])
     second.resume()
     assert second.state.step == 1
     assert "step-0000002/model.safetensors" in log.notes[0]
@@ -302,7 +312,7 @@ def test_half_precision_trains_resumes_exactly_and_is_no_other_precision(
     tmp_path: Path, precision: str
 ) -> None:
     run = Run("resnet20", RECIPE, "sort", precision=precision)
-    whole = train(run, tmp_path / "whole", habits=Habits(save_every=4))
+    whole = train(run, tmp_path / "whole", habits=TrainerOptions(save_every=4))
     assert json.loads((whole.directory / "run.json").read_text())["run"]["precision"] == precision
     part = tmp_path / "part" / run.id
     shutil.copytree(whole.directory, part)
@@ -353,7 +363,7 @@ def test_a_line_says_that_the_first_step_compiles(
     run = Run("resnet20", Recipe("one", (Section(0.01, 1),), batch=8), fusion)
     log = Log()
     with kernels.using(mode):
-        train(run, tmp_path, watchers=[log])
+        train(run, tmp_path, callbacks=[log])
     assert len([note for note in log.notes if "compiles kernels" in note]) == told
 
 
@@ -365,7 +375,7 @@ def test_a_compiled_network_trains_as_one_that_is_not(tmp_path: Path) -> None:
         torch._dynamo.reset()
         dataset = data.load("digits")
         network = fresh(Run("resnet20", recipe, "sort"), dataset)
-        habits = Habits(compile=compile)
+        habits = TrainerOptions(compile=compile)
         one = Trainer(network, dataset, recipe, seed=0, directory=tmp_path, habits=habits)
         one.network.double()  # in float32 two orders of rounding differ much after two steps
         for batch in one._stream():

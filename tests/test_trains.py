@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from sortnet import build
+from sortnet import create_model
 from sortnet.fusion import kernels
-from sortnet.networks import chain
+from sortnet.networks import convnets as chain
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_loss_falls(
     below: float,
 ) -> None:
     images, labels = digits
-    network: nn.Module = build(name, classes=10, fusion=fusion, **options)
+    network: nn.Module = create_model(name, num_classes=10, fusion=fusion, **options)
     optimizer = torch.optim.SGD(network.parameters(), rate, momentum=0.9, weight_decay=5e-4)
     losses = []
     for _ in range(steps):
@@ -69,7 +69,7 @@ def test_products_of_products_stay_small(
 ) -> None:
     def responses() -> list[float]:
         torch.manual_seed(seed)
-        network = build("bignet", classes=10, fusion="sort", branched=True).eval()
+        network = create_model("bignet", num_classes=10, fusion="sort", branched=True).eval()
         blocks = [f"conv{i}" for i in range(1, 9)]
         with torch.no_grad():
             found = network.activations(digits[0][:16], *blocks)

@@ -16,9 +16,11 @@ from sklearn.preprocessing import normalize
 from sklearn.svm import LinearSVC
 from torch import Tensor
 
-from sortnet import build, data, pretrained, transfer
+from sortnet import create_model, pretrained
+from sortnet.lab import data, transfer
+from sortnet.lab.transfer import extract as responses
+from sortnet.lab.transfer import linear
 from sortnet.networks import NETWORKS
-from sortnet.transfer import linear, responses
 
 CATEGORIES = 8
 MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
@@ -119,7 +121,7 @@ def test_an_images_features_depend_on_no_other_image(
 ) -> None:
     digits = data.load("digits")
     digits = replace(digits, train=digits.train.chosen(torch.arange(90)), test=first(digits, 3))
-    network = build(name, 10, "sort", **options).eval()
+    network = create_model(name, 10, "sort", **options).eval()
     layers = responses.last_layers(network)
     whole = transfer.features(network, digits, layers)
     part = replace(digits, train=digits.train.chosen(torch.arange(65)))
@@ -138,7 +140,7 @@ def first(digits: data.Dataset, count: int) -> data.Split:
 
 def test_layers_without_a_choice_are_the_papers() -> None:
     with torch.device("meta"):
-        network = build("alexnet", fusion="sort", branched=True)
+        network = create_model("alexnet", fusion="sort", branched=True)
         maps = network.activations(torch.empty(2, 3, 227, 227), *responses.last_layers(network))
     assert {layer: tuple(x.shape) for layer, x in maps.items()} == {
         "pool5": (2, 256, 6, 6),
@@ -148,7 +150,7 @@ def test_layers_without_a_choice_are_the_papers() -> None:
     assert responses._pooled(maps["pool5"]).shape == (2, 256)
     for name in NETWORKS:
         with torch.device("meta"):
-            assert responses.last_layers(build(name))
+            assert responses.last_layers(create_model(name))
 
 
 @pytest.fixture

@@ -8,9 +8,10 @@ import torch
 from PIL import Image
 
 import sortnet
-from sortnet import pretrained, runs
+from sortnet import pretrained
 from sortnet.cli import main
-from sortnet.report import card
+from sortnet.lab import runs
+from tools import cards as card
 
 NAMES = ["resnet20-cifar10", "resnet20-sort-cifar10"]
 

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 import tyro
 
 from sortnet import __version__
-from sortnet.cli import look, paper, train
+from sortnet.cli import models as look
+from sortnet.cli import reproduce as paper
+from sortnet.cli import train
 from sortnet.errors import Damaged, UsageError
 
 __all__ = ["COMMANDS", "main"]
@@ -84,7 +86,7 @@ def _failure(error: Exception) -> int | None:
     """The exit code of a failure that is the machine's or the run's; None for a defect."""
     if isinstance(error, OSError | MemoryError | Damaged):
         return 1
-    from sortnet.training import Diverged, Interrupted
+    from sortnet.lab.training import Diverged, Interrupted
 
     if isinstance(error, Interrupted):
         return 128 + error.number

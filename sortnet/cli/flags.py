@@ -10,8 +10,8 @@ from sortnet import limits
 from sortnet.errors import user_input
 
 if TYPE_CHECKING:
+    from sortnet.lab.recipes import Recipe
     from sortnet.networks import Network
-    from sortnet.recipes import Recipe
 
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
@@ -20,7 +20,7 @@ Device = Literal["auto", "cpu", "cuda", "mps", "xpu"]
 
 @dataclass(frozen=True)
 class Choice:
-    """Which network: what `sortnet.build` takes, as flags."""
+    """Which network: what `sortnet.create_model` takes, as flags."""
 
     network: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NETWORK")]
     """Its name, as in `sortnet list`."""
@@ -47,7 +47,7 @@ class Choice:
         limits.check_given(classes=self.classes, width=self.width, size=self.size)
 
     def options(self) -> dict[str, Any]:
-        """What else `sortnet.build` is to be given: what was asked for."""
+        """What else `sortnet.create_model` is to be given: what was asked for."""
         asked: dict[str, Any] = {"branched": self.branched or None, "norm": self.norm or None}
         asked |= {"style": self.style, "width": self.width, "gate": self.gate}
         asked |= {"head": self.head, "size": self.size}
@@ -55,13 +55,13 @@ class Choice:
 
     def build(self, fusion: str | None = None) -> "Network":
         """Build it, if asked for with another fusion and then without a gate."""
-        from sortnet.networks import build
+        from sortnet.networks import create_model
 
         options = self.options()
         if fusion is not None:
             options.pop("gate", None)
         with user_input():
-            return build(self.network, self.classes, fusion or self.fusion, **options)
+            return create_model(self.network, self.classes, fusion or self.fusion, **options)
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Schedule:
 
     def build(self, network: str) -> "Recipe":
         """The recipe that is asked for."""
-        from sortnet.recipes import recipe
+        from sortnet.lab.recipes import recipe
 
         base = recipe(self.recipe or network)
         given: dict[str, Any] = {"batch": self.batch, "decay": self.decay}
@@ -141,7 +141,7 @@ def tune(threads: int | None = None) -> None:
     """
     import torch
 
-    from sortnet.training import tune as tune_process
+    from sortnet.lab.training import tune as tune_process
 
     tune_process()
     if threads is not None:

@@ -11,7 +11,7 @@ from sortnet.cli.flags import Chosen, Device, Directory, Kept, Scheduled, tune
 from sortnet.errors import UsageError
 
 if TYPE_CHECKING:
-    from sortnet.training import Watcher
+    from sortnet.lab.training import Callback
 
 SHIPPED = "resnet20-sort-cifar10"
 """The network that comes with sortnet and is used where none is named."""
@@ -50,8 +50,8 @@ def train(
         freeze: Patterns of the weights that are not trained, such as 'layer[12].*'.
         name: Tells this run from others of the same network, data and seed.
     """
-    from sortnet import runs
-    from sortnet.training import Habits, resolve_precision
+    from sortnet.lab import runs
+    from sortnet.lab.training import TrainerOptions, resolve_precision
 
     limits.check_given(threads=keeping.threads)
     if choice.classes is not None:
@@ -71,7 +71,7 @@ def train(
         resolve_precision(schedule.precision, keeping.device),
         name,
     )
-    habits = Habits(
+    habits = TrainerOptions(
         keeping.save_every,
         keeping.keep,
         keeping.on_nonfinite == "rollback",
@@ -83,8 +83,8 @@ def train(
     tune(keeping.threads)
     directory = keeping.out / run.id
     known = _finished(directory)
-    watchers = [] if known else _watchers(directory, keeping.tensorboard)
-    result = runs.train(run, keeping.out, keeping.root, habits=habits, watchers=watchers)
+    callbacks = [] if known else _callbacks(directory, keeping.tensorboard)
+    result = runs.train(run, keeping.out, keeping.root, habits=habits, callbacks=callbacks)
     if result.ended == "diverged":
         raise UsageError(
             f"{directory} diverged at step {result.steps}, in {result.where}; it would do so"
@@ -101,7 +101,7 @@ def train(
 
 def _finished(directory: Path) -> bool:
     """Whether a run has finished; a damaged result is none, and training says so."""
-    from sortnet import runs
+    from sortnet.lab import runs
 
     try:
         result = runs.result(directory)
@@ -110,13 +110,13 @@ def _finished(directory: Path) -> bool:
     return result is not None and result.ended == "finished"
 
 
-def _watchers(directory: Path, tensorboard: bool) -> "list[Watcher]":
-    from sortnet.training import TensorBoard, Terminal
+def _callbacks(directory: Path, tensorboard: bool) -> "list[Callback]":
+    from sortnet.lab.training import TensorBoard, Terminal
 
-    watchers: list[Watcher] = [Terminal()]
+    callbacks: list[Callback] = [Terminal()]
     if tensorboard:
-        watchers.append(TensorBoard(directory))
-    return watchers
+        callbacks.append(TensorBoard(directory))
+    return callbacks
 
 
 def eval_(
@@ -140,7 +140,7 @@ def eval_(
         split: Which images.
         device: Where the network runs; auto: the accelerator if there is one.
     """
-    from sortnet import runs
+    from sortnet.lab import runs
 
     tune()
     title, scores = runs.evaluate(run, root, data=data, split=split, device=device)
@@ -169,9 +169,10 @@ def predict(
         top: How many classes to name for each.
         device: Where the network runs; auto: the accelerator if there is one.
     """
-    from sortnet import pretrained, runs
-    from sortnet.data import read_image
-    from sortnet.training import resolve_device
+    from sortnet import pretrained
+    from sortnet.lab import runs
+    from sortnet.lab.data import read_image
+    from sortnet.lab.training import resolve_device
 
     limits.check(top=top)
     chosen = resolve_device(device)
@@ -213,7 +214,7 @@ def data(
     from rich.console import Console
     from rich.progress import DownloadColumn, Progress
 
-    from sortnet import data as room
+    from sortnet.lab import data as room
 
     unit = [DownloadColumn()] if action == "get" else []
     columns = [*Progress.get_default_columns(), *unit]
@@ -245,7 +246,7 @@ def doctor(run: Directory, /) -> None:
     Args:
         run: Its directory.
     """
-    from sortnet import runs
+    from sortnet.lab import runs
 
     for line in runs.examine(run):
         print(line)
@@ -260,10 +261,11 @@ def demo(out: Path = Path("runs/demo")) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from sortnet import measure, runs
-    from sortnet.experiments.demo import RUNS
-    from sortnet.report import learning, page
-    from sortnet.training import StepTimer
+    from sortnet.lab import measure, runs
+    from sortnet.lab.experiments.demo import RUNS
+    from sortnet.lab.report import learning_curves as learning
+    from sortnet.lab.report import page
+    from sortnet.lab.training import StepTimer
 
     tune()
     table = Table("network", "parameters", "test error", "ms per step (median)", box=None)
@@ -271,8 +273,8 @@ def demo(out: Path = Path("runs/demo")) -> None:
     for run in RUNS:
         known = runs.result(out / run.id)
         timer = StepTimer()
-        watchers = [] if known else [*_watchers(out / run.id, False), timer]
-        result = runs.train(run, out, watchers=watchers)
+        callbacks = [] if known else [*_callbacks(out / run.id, False), timer]
+        result = runs.train(run, out, callbacks=callbacks)
         results.append(result)
         parameters = measure.parameters(runs.load(result.directory)[0])
         pace = "" if timer.median is None else f"{1000 * timer.median:.1f}"
@@ -302,11 +304,14 @@ def export(
         root: The directory of all data sets, for images to compare with.
     """
     from sortnet import export as room
+    from sortnet.lab import runs
 
     if onnx is None and torch_export is None:
         raise UsageError("nothing to write: give --onnx FILE or --torch-export FILE")
     tune()
+    network, config = runs.load(run)
+    images = runs.sample_images(config, root, room.IMAGES)
     if onnx is not None:
-        print(room.to_onnx(run, onnx, root=root))
+        print(room.to_onnx(network, config, onnx, images))
     if torch_export is not None:
-        print(room.to_torch_export(run, torch_export, root=root))
+        print(room.to_torch_export(network, config, torch_export, images))

@@ -11,14 +11,7 @@ from torch import Tensor
 
 from sortnet.fusion import kernels
 from sortnet.fusion.branches import Branch, Normalized, Tensors, sum_by_channel
-from sortnet.fusion.terms import (
-    gate_slope,
-    recomputed_value,
-    slopes,
-    sum_dtype,
-    value,
-    widen,
-)
+from sortnet.fusion.terms import gate_slope, recomputed_value, slopes, sum_dtype, value, widen
 
 LARGEST_IMAGE = 1 << 19
 """Elements in one image's response from which PyTorch's backward of batch normalization is faster

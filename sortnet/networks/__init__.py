@@ -7,12 +7,12 @@ from typing import Any
 
 from sortnet.blocks import Basic, Bottleneck
 from sortnet.fusion import EPS
-from sortnet.networks.chain import alexnet, bignet, lenet
+from sortnet.networks.convnets import alexnet, bignet, lenet
 from sortnet.networks.network import Fusing, Network, Plan
 from sortnet.networks.resnet import cifar_resnet, resnet
-from sortnet.networks.wide import wide_resnet
+from sortnet.networks.wrn import wide_resnet
 
-__all__ = ["NETWORKS", "Entry", "Fusing", "Network", "build", "display"]
+__all__ = ["NETWORKS", "Entry", "Fusing", "Network", "create_model", "display", "list_models"]
 
 
 @dataclass(frozen=True)
@@ -22,14 +22,14 @@ class Entry:
     Attributes:
         title: Its name in the paper.
         make: Builds it from a plan and the variants that it knows.
-        classes: How many classes it has in the paper's first experiment with it.
+        num_classes: How many classes it has in the paper's first experiment with it.
         size: The side of the images it was made for.
-        variants: The arguments of `build` that only this kind of network has.
+        variants: The arguments of `create_model` that only this kind of network has.
     """
 
     title: str
     make: Callable[..., Network]
-    classes: int
+    num_classes: int
     size: int
     variants: tuple[str, ...] = ()
 
@@ -50,15 +50,15 @@ NETWORKS = {
 }
 
 
-def build(
+def create_model(
     name: str,
-    classes: int | None = None,
+    num_classes: int | None = None,
     fusion: Fusing = "sum",
     *,
     eps: float = EPS,
     gate: str | None = None,
     head: str | None = None,
-    channels: int = 3,
+    in_chans: int = 3,
     size: int | None = None,
     **variant: Any,  # noqa: ANN401
 ) -> Network:
@@ -66,20 +66,20 @@ def build(
 
     Arguments:
         name: Out of `NETWORKS`.
-        classes: How many classes it tells apart; as in the paper without it.
+        num_classes: How many classes it tells apart; as in the paper without it.
         fusion: Terms joined by ``+``, or ``sort``; ``sum`` gives the plain network. Or a function
             from a number of channels to a module that fuses.
         eps: The number under the fusion's root.
         gate: ``zero`` or ``one``: weight the second-order term by a learnable number per channel.
         head: ``average``, ``bilinear`` or ``compact``, in place of the network's own.
-        channels: The images' channels.
+        in_chans: The images' channels.
         size: The images' side, for networks whose fully connected layers depend on it.
         variant: ``branched=True`` (two-branch form) and ``norm=True`` (batch normalisation) of
             lenet, bignet and alexnet; ``style="xu"`` of resnet20, resnet32 and resnet56;
             ``width=10`` of wrn28.
 
     Example:
-        >>> net = build("resnet56", classes=10, fusion="sort")
+        >>> net = create_model("resnet56", num_classes=10, fusion="sort")
         >>> sum(p.numel() for p in net.parameters())
         853018
     """
@@ -95,15 +95,25 @@ def build(
                 )
             raise ValueError(f"{name} cannot be given {key!r}; only {', '.join(able)} can")
     plan = Plan(
-        classes=entry.classes if classes is None else classes,
+        num_classes=entry.num_classes if num_classes is None else num_classes,
         fusion=fusion,
         eps=eps,
         gate=gate,
         head=head,
-        channels=channels,
+        in_chans=in_chans,
         size=entry.size if size is None else size,
     )
     return entry.make(plan, **variant)
+
+
+def list_models() -> list[str]:
+    """Return the names that `create_model` takes.
+
+    Example:
+        >>> "resnet20" in list_models()
+        True
+    """
+    return list(NETWORKS)
 
 
 def _listed(names: tuple[str, ...]) -> str:

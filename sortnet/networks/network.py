@@ -40,8 +40,8 @@ class Network(nn.Sequential):
 
         Example:
             >>> import torch
-            >>> from sortnet.networks import build
-            >>> maps = build("resnet20").activations(torch.zeros(1, 3, 32, 32), "layer2")
+            >>> from sortnet.networks import create_model
+            >>> maps = create_model("resnet20").activations(torch.zeros(1, 3, 32, 32), "layer2")
             >>> maps["layer2"].shape
             torch.Size([1, 32, 16, 16])
         """
@@ -64,25 +64,25 @@ class Plan:
     """What every network can be asked for.
 
     Attributes:
-        classes: How many classes it tells apart.
+        num_classes: How many classes it tells apart.
         fusion: How branches meet.
         eps: The number under the fusion's root.
         gate: Whether the second-order term is gated, and the gate's first value.
         head: A head in place of the network's own, out of `HEADS`.
-        channels: The images' channels.
+        in_chans: The images' channels.
         size: The images' side.
     """
 
-    classes: int
+    num_classes: int
     fusion: Fusing
     eps: float
     gate: str | None
     head: str | None
-    channels: int
+    in_chans: int
     size: int
 
     def __post_init__(self) -> None:
-        for name in ("classes", "channels", "size"):
+        for name in ("num_classes", "in_chans", "size"):
             value = getattr(self, name)
             if not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} is {value!r}, but must be a whole number of 1 or more")
@@ -100,4 +100,4 @@ class Plan:
     def classifier(self, channels: int) -> dict[str, nn.Module]:
         """The last two stages: a head over the responses' channels, and the linear classifier."""
         head = HEADS[self.head or "average"](channels)
-        return {"pool": head, "fc": nn.Linear(head.features, self.classes)}
+        return {"pool": head, "fc": nn.Linear(head.features, self.num_classes)}

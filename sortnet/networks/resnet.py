@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from sortnet.blocks import Basic, Bottleneck, Subsample
-from sortnet.networks import initial
+from sortnet.networks import weight_init as initial
 from sortnet.networks.network import Network, Plan
 
 STYLES = ("he", "xu")
@@ -23,31 +23,33 @@ def cifar_resnet(plan: Plan, depth: int, *, style: str = "he") -> Network:
         raise ValueError(f"unknown style {style!r}; there are {', '.join(STYLES)}")
     xu = style == "xu"
 
-    def shortcut(inputs: int, outputs: int, stride: int) -> nn.Module:
+    def shortcut(in_channels: int, out_channels: int, stride: int) -> nn.Module:
         if not xu:
-            return Subsample(outputs, stride)
-        return nn.Sequential(nn.Conv2d(inputs, outputs, stride, stride), nn.BatchNorm2d(outputs))
+            return Subsample(out_channels, stride)
+        return nn.Sequential(
+            nn.Conv2d(in_channels, out_channels, stride, stride), nn.BatchNorm2d(out_channels)
+        )
 
-    def block(inputs: int, width: int, stride: int) -> nn.Module:
-        same = inputs == width and stride == 1
-        downsample = None if same else shortcut(inputs, width, stride)
+    def block(in_channels: int, width: int, stride: int) -> nn.Module:
+        same = in_channels == width and stride == 1
+        downsample = None if same else shortcut(in_channels, width, stride)
         fusion = plan.fuse(width, "residual")
-        return Basic(inputs, width, stride, fusion, downsample, relu=not xu, bias=xu)
+        return Basic(in_channels, width, stride, fusion, downsample, relu=not xu, bias=xu)
 
     stages: dict[str, nn.Module] = {
-        "conv1": nn.Conv2d(plan.channels, 16, 3, 1, 1, bias=xu),
+        "conv1": nn.Conv2d(plan.in_chans, 16, 3, 1, 1, bias=xu),
         "bn1": nn.BatchNorm2d(16),
         "relu": nn.ReLU(inplace=True),
     }
-    inputs = 16
+    in_channels = 16
     for i, width in enumerate((16, 32, 64)):
         strides = [1 if i == 0 else 2] + [1] * ((depth - 2) // 6 - 1)
         blocks = []
         for stride in strides:
-            blocks.append(block(inputs, width, stride))
-            inputs = width
+            blocks.append(block(in_channels, width, stride))
+            in_channels = width
         stages[f"layer{i + 1}"] = nn.Sequential(*blocks)
-    network = _finished(plan, stages, inputs)
+    network = _finished(plan, stages, in_channels)
     if xu:
         initial.xavier(network)
         for module in network.modules():
@@ -61,26 +63,29 @@ def cifar_resnet(plan: Plan, depth: int, *, style: str = "he") -> Network:
 def resnet(plan: Plan, block: type[Basic] | type[Bottleneck], depths: Sequence[int]) -> Network:
     """ResNet-18, 34, 50 for ImageNet: torchvision's and fb.resnet.torch's graph, key for key."""
     stages: dict[str, nn.Module] = {
-        "conv1": nn.Conv2d(plan.channels, 64, 7, 2, 3, bias=False),
+        "conv1": nn.Conv2d(plan.in_chans, 64, 7, 2, 3, bias=False),
         "bn1": nn.BatchNorm2d(64),
         "relu": nn.ReLU(inplace=True),
         "maxpool": nn.MaxPool2d(3, 2, 1),
     }
-    inputs = 64
+    in_channels = 64
     for i, depth in enumerate(depths):
         width = 64 * 2**i
-        outputs = width * block.expansion
+        out_channels = width * block.expansion
         blocks: list[nn.Module] = []
         for stride in [1 if i == 0 else 2] + [1] * (depth - 1):
             downsample = None
-            if stride != 1 or inputs != outputs:
+            if stride != 1 or in_channels != out_channels:
                 downsample = nn.Sequential(
-                    nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
+                    nn.Conv2d(in_channels, out_channels, 1, stride, bias=False),
+                    nn.BatchNorm2d(out_channels),
                 )
-            blocks.append(block(inputs, width, stride, plan.fuse(outputs, "residual"), downsample))
-            inputs = outputs
+            blocks.append(
+                block(in_channels, width, stride, plan.fuse(out_channels, "residual"), downsample)
+            )
+            in_channels = out_channels
         stages[f"layer{i + 1}"] = nn.Sequential(*blocks)
-    network = _finished(plan, stages, inputs)
+    network = _finished(plan, stages, in_channels)
     initial.msra(network, mode="fan_out")
     network.get_submodule("fc").apply(_as_torch_does)
     return network

@@ -13,7 +13,7 @@ from sortnet.fusion import EPS, Fusion
 from sortnet.networks import Fusing
 from sortnet.surgery.branch import branch
 from sortnet.surgery.find import find
-from sortnet.surgery.meet import Moved
+from sortnet.surgery.fused_add import Moved
 from sortnet.surgery.rewire import rewire
 from sortnet.surgery.site import Site, chosen
 from sortnet.surgery.survey import Place, copied, survey
@@ -36,7 +36,7 @@ def sites(model: nn.Module, example: Example | None = None) -> list[Site]:
 
     Example:
         >>> import sortnet
-        >>> places = sites(sortnet.build("resnet20"))
+        >>> places = sites(sortnet.create_model("resnet20"))
         >>> print(len(places), places[0])
         9 layer1.0                 x + bn2                          then relu         16x32x32
     """
@@ -63,8 +63,8 @@ def sortify(
         model: Any model that `sites` finds places in.
         where: A regular expression or a glob over the sites' names (``layer[34].*``), or a
             predicate; all sites without it.
-        fusion: As `build` takes it: terms joined by ``+``, ``sort``, or a function from a number
-            of channels to a module that fuses.
+        fusion: As `create_model` takes it: terms joined by ``+``, ``sort``, or a function from
+            a number of channels to a module that fuses.
         gate: ``zero`` or ``one``: weight the second-order term by a learnable number per channel.
             From ``zero`` a trained model starts out exactly as it was.
         eps: The number under the fusion's root.
@@ -72,7 +72,7 @@ def sortify(
 
     Example:
         >>> import sortnet
-        >>> net = sortify(sortnet.build("resnet20"), where="layer3.*")
+        >>> net = sortify(sortnet.create_model("resnet20"), where="layer3.*")
         >>> net.get_submodule("layer3.0.fusion")
         Fusion(sum+root)
     """

@@ -7,8 +7,8 @@ from torch import nn
 
 from sortnet.blocks import TwoBranch
 from sortnet.fusion import Fusion
-from sortnet.networks import initial
-from sortnet.networks.chain import DEEP
+from sortnet.networks import weight_init as initial
+from sortnet.networks.convnets import DEEP
 from sortnet.surgery.site import chosen
 from sortnet.surgery.survey import copied
 
@@ -49,7 +49,7 @@ def branch(
 
     Example:
         >>> import sortnet
-        >>> net = branch(sortnet.build("bignet"))
+        >>> net = branch(sortnet.create_model("bignet"))
         >>> sum(p.numel() for p in net.parameters())  # BigNet*
         9751562
     """

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 from torch import nn
 
-from sortnet.networks import NETWORKS, build
+from sortnet.networks import NETWORKS, create_model
 from sortnet.surgery.site import close
 
 SOURCES: dict[str, Callable[[], tuple[Sequence[str], Callable[[str], nn.Module]]]]
@@ -57,5 +57,5 @@ def _timm() -> tuple[Sequence[str], Callable[[str], nn.Module]]:
 SOURCES = {
     "torchvision": _torchvision,
     "timm": _timm,
-    "sortnet": lambda: (list(NETWORKS), build),
+    "sortnet": lambda: (list(NETWORKS), create_model),
 }

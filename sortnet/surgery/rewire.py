@@ -12,9 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import fx, nn
 
-from sortnet.surgery.meet import meet, normalises, unfinished
+from sortnet.surgery.fused_add import meet, normalises, unfinished
+from sortnet.surgery.observe import Meeting
 from sortnet.surgery.trace import Traced
-from sortnet.surgery.watch import Meeting
 
 RELUS = (F.relu, torch.relu, "relu", "relu_")
 IN_PLACE = (operator.iadd, "add_")

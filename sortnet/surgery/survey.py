@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sortnet.surgery.observe import Meeting, Watch
 from sortnet.surgery.site import Site
 from sortnet.surgery.trace import Traced, first_line, traced
-from sortnet.surgery.watch import Meeting, Watch
 
 SIDE = 224
 """Of the images that a model is tried with which does not say what it expects."""

@@ -11,8 +11,8 @@ from typing import Any
 
 from torch import fx, nn
 
-from sortnet.surgery.meet import expect
-from sortnet.surgery.watch import Call, Meeting, Watch
+from sortnet.surgery.fused_add import expect
+from sortnet.surgery.observe import Call, Meeting, Watch
 
 
 @dataclass

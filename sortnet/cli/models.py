@@ -1,0 +1,241 @@
+"""Commands that look at networks and models: list, info, bench, sortify."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from sortnet import limits
+from sortnet.cli.flags import Chosen, Device, Precision, tune
+from sortnet.errors import user_input
+
+
+def list_() -> None:
+    """List the networks, fusion terms and heads there are, and the trained networks."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from sortnet import pretrained
+    from sortnet.fusion import TERMS
+    from sortnet.heads import HEADS
+    from sortnet.networks import NETWORKS
+
+    table = Table("network", "in the paper", "images", "classes", "variants", box=None)
+    for name, entry in NETWORKS.items():
+        size = f"{entry.size} x {entry.size}"
+        table.add_row(name, entry.title, size, str(entry.num_classes), ", ".join(entry.variants))
+    console = Console()
+    console.print(table)
+    console.print(f"\nfusion  terms joined by +: {', '.join(TERMS)}; or sort, the paper's choice")
+    console.print(f"head    {', '.join(HEADS)}; or the network's own")
+    console.print(f"trained {', '.join(pretrained.names())}")
+
+
+def info(choice: Chosen) -> None:
+    """Show a network's stages and what its fusion adds to the plain network.
+
+    $ sortnet info resnet56 --fusion sort
+    $ sortnet info lenet --branched --fusion sum+max+prod
+    $ sortnet info wrn28 --width 4
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from sortnet.lab import measure
+    from sortnet.networks import display
+
+    network, plain = choice.build(), choice.build(fusion="sum")
+    table = Table(box=None, title_justify="left")
+    table.title = display(choice.network, choice.fusion, branched=choice.branched)
+    for heading in ("stage", "layers"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("response", "parameters", "multiply-adds", "receptive\nfield"):
+        table.add_column(heading, justify="right")
+    stages = measure.stages(network)
+    for stage in stages:
+        table.add_row(
+            stage.name,
+            stage.kind,
+            "x".join(map(str, stage.shape)),
+            f"{stage.parameters:,}" if stage.parameters else "",
+            f"{stage.work.total:,}" if stage.work.total else "",
+            "" if stage.receptive_field is None else str(stage.receptive_field),
+        )
+    parameters = sum(stage.parameters for stage in stages)
+    total = sum(stage.work.total for stage in stages)
+    table.add_section()
+    table.add_row(
+        "all", f"{network.size}x{network.size} image", "", f"{parameters:,}", f"{total:,}"
+    )
+    console = Console()
+    console.print(table)
+    if choice.fusion != "sum":
+        fused = sum(stage.work.fusion for stage in stages)
+        keys = len(network.state_dict()) - len(plain.state_dict())
+        learnt = parameters - measure.parameters(plain)
+        console.print(
+            f"\n{choice.fusion} adds to sum: {learnt:,} parameters,"
+            f" {keys} entries of the state dict, {fused:,} multiply-adds"
+            f" ({100 * fused / (total - fused):.2g} %)"
+        )
+
+
+def bench(
+    networks: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NETWORK ...]")
+    ] = (),
+    /,
+    rounds: int = 36,
+    compiled: bool = False,
+    against: Literal["sum", "naive", "pytorch"] = "sum",
+    parts: bool = True,
+    json: Path | None = None,
+    figure: Path | None = None,
+    precision: Precision = "auto",
+    device: Device = "auto",
+) -> None:
+    """Measure what SORT costs beside the linear sum: time in turns, bytes kept, peak memory.
+
+    $ sortnet bench
+    $ sortnet bench resnet20 --against naive --no-parts
+    $ sortnet bench --against naive --json results/cost.json
+    $ sortnet bench --compiled --json results/cost-compiled.json
+    $ sortnet bench resnet20 lenet --against pytorch
+
+    Args:
+        networks: Which networks, as in `sortnet list`; all without any.
+        rounds: How many times each thing is measured.
+        compiled: Measure networks compiled by torch.compile, beside the sum compiled and not; it
+            takes minutes to compile them.
+        against: naive also measures what the plain formula would cost, not compiled. pytorch
+            measures training with the sum, images included, beside the usual PyTorch program.
+        parts: Measure the op, the blocks and the bilinear heads, too, if not compiled.
+        json: Where to write all figures.
+        figure: Where to draw the networks' figures, as .svg and .png.
+        precision: What convolutions compute in; auto: bfloat16 where the hardware has it.
+        device: What is measured; auto: the accelerator if there is one.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+    from rich.table import Table
+
+    from sortnet.lab.experiments import benchmark as cost
+    from sortnet.lab.report import benchmark_tables as report
+    from sortnet.lab.training import resolve_precision
+
+    limits.check(rounds=rounds)
+    tune()
+    if against == "pytorch":
+        _against_pytorch(networks or ("resnet20", "lenet"), rounds, precision, json)
+        return
+    plan = cost.Plan(
+        networks or tuple(cost.CASES),
+        rounds,
+        compiled,
+        against == "naive",
+        parts,
+        resolve_precision(precision, device),
+        device,
+    )
+    console = Console()
+    with Progress(console=console, transient=True) as progress:
+        bar = progress.add_task("")
+
+        def show(name: str, done: int, total: int) -> None:
+            progress.update(bar, description=name, completed=done, total=total)
+
+        for result in cost.bench(plan, show):  # what was measured is safe if the rest is not
+            if json is not None:
+                cost.write(result, json)
+    for title, (heading, rows) in report.tables(result).items():
+        table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+        for column in heading:
+            table.add_column(column, no_wrap=True)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table, "")
+    if figure is not None:
+        report.figure(result, figure)
+
+
+def _against_pytorch(
+    networks: tuple[str, ...], rounds: int, precision: str, json: Path | None
+) -> None:
+    from rich.console import Console
+    from rich.markdown import Markdown
+
+    from sortnet import files
+    from sortnet.lab.experiments import pytorch_loop as usual
+    from sortnet.lab.report import benchmark_tables as report
+    from sortnet.lab.training import resolve_precision
+
+    with Console(stderr=True).status("") as status:
+        found = usual.against_pytorch(
+            networks,
+            rounds,
+            resolve_precision(precision),
+            lambda name, done, total: status.update(f"{name}: {done} of {total} done"),
+        )
+    if json is not None:
+        files.write_json(json, found)
+    Console().print(Markdown(report.against_pytorch(found)))
+
+
+def sortify(
+    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    /,
+    where: str | None = None,
+    fusion: str = "sort",
+    gate: Literal["zero", "one"] | None = None,
+    weights: Path | None = None,
+    dry_run: bool = False,
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("sortified.safetensors"),
+) -> None:
+    """Let the branches of any model meet by SORT.
+
+    $ sortnet sortify torchvision:resnet50 --dry-run
+    $ sortnet sortify timm:convnext_tiny --where 'stages.3.*' --gate zero
+    $ sortnet sortify sortnet:resnet18 -o start.safetensors
+    $ sortnet train resnet18 --fusion sort --data path/to/images --init start.safetensors
+
+    Args:
+        model: torchvision:NAME, timm:NAME or sortnet:NAME.
+        where: A pattern of the places that are changed; all of them without it.
+        fusion: Terms joined by + (sum max prod root square), or sort.
+        gate: Weight the second-order term by a learnable number per channel.
+        weights: A safetensors file with the model's weights; fresh ones without it.
+        dry_run: Only print the places where branches meet.
+        output: Where the changed model's weights are written.
+    """
+    from rich.console import Console
+    from rich.table import Table
+    from safetensors.torch import save
+
+    from sortnet import files, pretrained, surgery
+
+    with user_input():
+        found = surgery.find(model)
+    if weights is not None:
+        pretrained.fit(found, pretrained.weights(weights.read_bytes(), weights))
+    with user_input():
+        places = surgery.sites(found)
+    if dry_run:
+        if not places:
+            print(f"{model} has no addition where two branches meet")
+            return
+        table = Table("place", "shortcut", "branch", "then", "shape", "", box=None)
+        for site in places:
+            shape = "x".join(map(str, site.shape[1:]))
+            table.add_row(
+                site.name, site.shortcut, site.branch, site.follows, shape, site.problem or ""
+            )
+        Console().print(table)
+        print(f"{len(places)} places")
+        return
+    with user_input():
+        changed = surgery.sortify(found, where, fusion, gate=gate)
+    tensors = {name: x.contiguous() for name, x in changed.state_dict().items()}
+    output.parent.mkdir(parents=True, exist_ok=True)
+    files.write(output, save(tensors))
+    changed_places = sum(site.fusion != "sum" for site in surgery.sites(changed))
+    print(f"{output}: {model} with {fusion} in {changed_places} of {len(places)} places")

@@ -1,0 +1,252 @@
+"""Commands that repeat the paper: reproduce, claims, transfer, report."""
+
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from sortnet import limits
+from sortnet.cli.flags import Device, Directory, Precision, tune
+
+Size = Literal["smoke", "mini", "paper"]
+SMOKE_COST = ("lenet", "resnet20")
+"""The networks that `sortnet reproduce cost` times within a minute."""
+
+
+def reproduce(
+    experiment: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="EXPERIMENT")],
+    /,
+    size: Size = "smoke",
+    seeds: int | None = None,
+    data: Path = Path("data"),
+    out: Path = Path("runs"),
+    processes: int | None = None,
+    only: str = "*",
+    shard: str | None = None,
+    print_commands: bool = False,
+    results: Path | None = None,
+    precision: Precision = "auto",
+    device: Device = "auto",
+) -> None:
+    """Train what a table or figure of the paper needs, and print it beside the paper's numbers.
+
+    $ sortnet reproduce table1
+    $ sortnet reproduce table2 --size mini --seeds 3 --data data --results results
+    $ sortnet reproduce table1 --size mini --only "cifar10/lenet*"
+    $ sortnet reproduce table2 --size paper --shard 3/8
+    $ sortnet reproduce table3 --size paper --print-commands > commands.txt
+
+    Args:
+        experiment: table1, table2, table3, table4, figures, bilinear or cost; recipes, attempts,
+            depth, roots, styles or rates, which are ours.
+        size: smoke: seconds a run, on scikit-learn's digits. mini: the real data, a part of the
+            schedule. paper: the paper's schedule.
+        seeds: How many runs of each kind; as many as the size has without it.
+        data: The directory of all data sets.
+        out: The directory of all runs; those that have ended are not trained again.
+        processes: How many runs are trained side by side; one for each core without it.
+        only: A pattern of the runs to train, by the names of their directories.
+        shard: 3/8 trains the third of eight parts.
+        print_commands: Print one command for each run, for a cluster, and train nothing.
+        results: A directory in which a JSON file of each run that has ended is kept; what is there
+            already is not trained again.
+        precision: What convolutions compute in; auto: bfloat16 where the hardware has it.
+        device: Where networks run; auto: the accelerator if there is one.
+    """
+    from rich.console import Console
+    from rich.markdown import Markdown
+    from rich.progress import Progress, TextColumn
+
+    from sortnet.lab.experiments import sweep
+    from sortnet.lab.report import tables
+
+    limits.check_given(seeds=seeds, processes=processes)
+    if experiment == "cost":
+        from sortnet.cli.models import bench
+
+        brief, rounds = size == "smoke", 5 if size == "smoke" else 36
+        json = None if results is None else results / "cost.json"
+        bench(
+            SMOKE_COST if brief else (),
+            rounds=rounds,
+            parts=not brief,
+            json=json,
+            precision=precision,
+            device=device,
+        )
+        return
+    todo = sweep.plan(experiment, size, seeds, data, out, shard, results, only, precision, device)
+    if print_commands:
+        print(sweep.commands(todo))
+        return
+    console = Console(file=sys.stderr)
+    with Progress(TextColumn("{task.description}"), console=console, transient=True) as progress:
+        bar = progress.add_task("")
+
+        def show(state: sweep.Progress) -> None:
+            if state.news:
+                console.print(state.news, highlight=False, markup=False)
+            progress.update(bar, description=str(state))
+
+        stored = sweep.reproduce(todo, processes, show)
+    Console().print(Markdown(tables.markdown(stored)))
+    if experiment == "figures":
+        _draw(stored, out / "figures")
+
+
+def _draw(stored: dict[str, Any], folder: Path) -> None:
+    """Draw Figures 1 to 4, and what the paper says of gradients and has no figure for.
+
+    What was measured for a figure is written beside it.
+    """
+    from rich.console import Console
+
+    from sortnet import files
+    from sortnet.lab.experiments import figure_data as measured
+    from sortnet.lab.report import figures
+    from sortnet.lab.report import learning_curves as learning
+
+    tune()
+    with Console(file=sys.stderr).status("drawing") as status:
+        drawn = [*figures.modules(folder / "modules"), *figures.surfaces(folder / "surfaces")]
+        drawn += learning.curves(stored, folder / "curves")
+        for name in ("correlation", "activity", "growth"):
+            status.update(f"measuring for {name}")
+            found = getattr(measured, name)()
+            files.write_json(folder / f"{name}.json", found)
+            drawn += getattr(figures, name)(found, folder / name)
+    for path in drawn:
+        print(path)
+
+
+def claims(
+    size: Size = "smoke",
+    data: Path = Path("data"),
+    out: Path = Path("runs"),
+    json: Path | None = None,
+    only: tuple[str, ...] = (),
+) -> None:
+    """Test each claim of the paper: how, what was found, and whether it holds.
+
+    $ sortnet claims
+    $ sortnet claims --size mini --data data --json claims.json
+    $ sortnet claims --only "sort-*" better-later --json claims.json
+
+    Args:
+        size: smoke takes minutes; otherwise every network is timed.
+        data: The directory of all data sets.
+        out: The directory of all runs, whose results decide what is claimed of accuracy.
+        json: Where to write the verdicts; `sortnet report` shows a claims.json beside its runs.
+        only: Patterns of the names of claims to test; the file keeps the verdicts on the others.
+    """
+    from rich.console import Console
+
+    from sortnet.lab import claims as room
+
+    tune()
+    console, errors = Console(), Console(file=sys.stderr)
+    verdicts = []
+    with errors.status("") as status:
+
+        def show(name: str, done: int, total: int) -> None:
+            status.update(f"{done} of {total}: {name}")
+
+        for verdict in room.claims(size, data, out, show, only=only):
+            verdicts.append(verdict)
+            claim = verdict.claim
+            console.print(f"[bold]{verdict.verdict:14}[/bold] {claim.name} ({claim.place})")
+            console.print(f"    {claim.statement}", highlight=False, markup=False)
+            console.print(f"    {verdict.figures}", style="dim", highlight=False, markup=False)
+    counts = Counter(verdict.verdict for verdict in verdicts)
+    print(", ".join(f"{count} {kind}" for kind, count in counts.most_common()))
+    if json is not None:
+        room.write(verdicts, json)
+
+
+def transfer(
+    run: Directory,
+    /,
+    data: str = "caltech256",
+    layer: tuple[str, ...] = (),
+    root: Path = Path("data"),
+    per_class: int = 60,
+    splits: int = 10,
+    probe: bool = False,
+    device: Device = "auto",
+) -> None:
+    """Carry a network's features over to other images (section 4.3 of the paper).
+
+    $ sortnet transfer runs/imagenet/alexnet-sort/seed0 --layer pool5 fc6 fc7
+    $ sortnet transfer runs/cifar10/resnet20/seed0 --data path/to/images --probe
+
+    Args:
+        run: A run's directory, or one with a saved network.
+        data: A data set's name, or the path of an image folder.
+        layer: Activations, by name; the last pooling and what follows it without any.
+        root: The directory of all data sets.
+        per_class: Training images of each category.
+        splits: How many times they are drawn.
+        probe: Fit a linear probe on the data's own split instead.
+        device: Where the network runs; auto: the accelerator if there is one.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from sortnet.lab import transfer as room
+    from sortnet.lab.training import resolve_device
+
+    limits.check(per_class=per_class, splits=splits)
+    resolve_device(device)
+    tune()
+    with Progress(console=Console(file=sys.stderr), transient=True) as progress:
+        bar = progress.add_task("", total=None)
+
+        def show(what: str, done: int, total: int) -> None:
+            progress.update(bar, description=what, completed=done, total=total or None)
+
+        found: dict[str, room.Probe] | dict[str, room.Transfer]
+        if probe:
+            found = room.probe(run, data, root, layer, device=device, show=show)
+        else:
+            found = room.transfer(
+                run,
+                data,
+                root,
+                layer,
+                per_class=per_class,
+                splits=splits,
+                device=device,
+                show=show,
+            )
+    for name, figures in found.items():
+        print(f"{name}: {figures}")
+
+
+def report(
+    runs: Annotated[tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="RUNS ...")],
+    /,
+    output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("report.html"),
+    watch: bool = False,
+    port: int = 0,
+) -> None:
+    """Write one page that shows everything about some runs, or serve it while they train.
+
+    $ sortnet report runs -o report.html
+    $ sortnet report runs/cifar10 --watch
+
+    Args:
+        runs: Directories; all runs in and below them are shown.
+        output: The page: one file that needs no other and no network.
+        watch: Serve the page on this machine, kept up to date, until Ctrl-C.
+        port: Of the served page; a free one without it.
+    """
+    from sortnet.lab.report import page, serve
+
+    limits.check(port=port)
+    if watch:
+        serve.serve(runs, port, ready=lambda url: print(f"{url}  (Ctrl-C ends)", flush=True))
+        return
+    page.write(runs, output)
+    print(output)

@@ -1,0 +1,1 @@
+"""The laboratory: data, training, measurements and the paper's tables. Needs the extra `lab`."""

@@ -1,0 +1,120 @@
+"""Claims about the cost: measured here and now, in turns with the sum."""
+
+from functools import cache
+
+import torch
+
+from sortnet.heads import Bilinear
+from sortnet.lab import paper
+from sortnet.lab.claims.finding import FAILS, HOLDS, OPEN, Check, Context, Finding, finding
+from sortnet.lab.experiments import benchmark as cost
+from sortnet.lab.experiments.benchmark import CASES, HEADS, Measurement, Variant
+from sortnet.lab.measure import Peak, Ratio, parameters
+from sortnet.lab.training import Machine
+from sortnet.networks import create_model
+
+ROUNDING = 0.005
+"""A larger part than this of the sum's memory is more memory: it would print as 1.01."""
+UNKNOWN = Peak(1.0, 1.0)
+"""Shares of the machine's peak are not asked for here."""
+
+
+@cache
+def _measured(networks: tuple[str, ...], rounds: int) -> list[Measurement]:
+    machine = Machine.here(compile="off")
+    return [
+        found
+        for name in networks
+        for found in cost.measure_network(CASES[name], machine, UNKNOWN, rounds, ("SORT",))
+    ]
+
+
+def measured(context: Context) -> list[Measurement]:
+    """SORT beside the sum, in a chain and in a residual network, or in all of them."""
+    names = ("lenet", "resnet20") if context.brief else tuple(CASES)
+    return _measured(names, 41 if context.brief else 36)
+
+
+def extra_time(context: Context) -> Finding:
+    """A training step and a forward pass."""
+    bound = paper.claim("extra-time").bound
+    assert bound is not None
+    limit = 1 + bound / 100
+    times = [found for found in measured(context) if found.what in ("step", "forward")]
+    figures = "; ".join(f"{m.name} {m.what} {_text(m.time)}" for m in times) + " of the sum's time"
+    if all(m.time.high < limit for m in times):  # whole intervals: medians alone are noise
+        return Finding(HOLDS, figures)
+    return Finding(FAILS if any(m.time.low > limit for m in times) else OPEN, figures)
+
+
+def _text(time: Ratio) -> str:
+    return f"{time.median:.3f} [{time.low:.3f}, {time.high:.3f}]"
+
+
+def extra_memory(context: Context) -> Finding:
+    """Bytes that are kept for the backward pass, and the most that is held in a step."""
+    ratios, held = {}, {}
+    for found in measured(context):
+        if found.saved is not None and found.peak is not None:
+            ratios[found.name] = found.saved[1] / found.saved[0]
+            held[found.name] = found.peak[1] / found.peak[0]
+    figures = "; ".join(
+        f"{name} keeps {ratios[name]:.3f} times the sum's bytes, holds {held[name]:.3f} at most"
+        for name in ratios
+    )
+    most = max([*ratios.values(), *held.values()])
+    return finding(most <= 1 + ROUNDING, figures)
+
+
+def bilinear_larger(context: Context) -> Finding:
+    """Features and parameters of BigNet* with each head."""
+    own, average, bilinear = (
+        create_model("bignet", branched=True, head=head) for head in (None, "average", "bilinear")
+    )
+    pool = bilinear.get_submodule("pool")
+    assert isinstance(pool, Bilinear)
+    counts = [parameters(network) for network in (average, bilinear, own)]
+    figures = (
+        f"{pool.features:,} features in place of average pooling's 256, {counts[1]:,} parameters"
+        f" in place of {counts[0]:,}; with its own fully connected layers BigNet* has"
+        f" {counts[2]:,}"
+    )
+    return finding(pool.features > 256 and counts[1] > counts[0], figures)
+
+
+def _head(machine: Machine, name: str) -> Variant:
+    """BigNet* with SORT, or with bilinear pooling in place of its head."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        sort = name == "SORT"
+        options = {**CASES["bignet"].variant, **({} if sort else {"head": name})}
+        network = machine.place(create_model("bignet", 10, "sort" if sort else "sum", **options))
+    optimizer = machine.sgd(network.parameters(), lr=1e-6, momentum=0.9, decay=1e-4)
+    return Variant(name, network, optimizer=optimizer)
+
+
+def bilinear_slower(context: Context) -> Finding:
+    """Training steps of BigNet*, the heads in turns with SORT."""
+    machine = Machine.here(compile="off")
+    batch = CASES["bignet"].batch
+    images = machine.images(torch.randn(batch, 3, 32, 32))
+    labels = machine.labels(torch.randint(10, (batch,)))
+    found = cost.compare(
+        [_head(machine, name) for name in HEADS],
+        lambda contestant: contestant.step(machine, images, labels),
+        7 if context.brief else 36,
+    )
+    times = {each.contestant.name: each.time for each in found}
+    figures = ", ".join(f"{name} pooling takes {_text(time)}" for name, time in times.items())
+    figures += " of SORT's time for a step, in place of BigNet*'s fully connected layers"
+    if all(time.low > 1 for time in times.values()):
+        return Finding(HOLDS, figures)
+    return Finding(FAILS if any(time.high < 1 for time in times.values()) else OPEN, figures)
+
+
+CHECKS: dict[str, Check] = {
+    "extra-time": extra_time,
+    "extra-memory": extra_memory,
+    "bilinear-larger": bilinear_larger,
+    "bilinear-slower": bilinear_slower,
+}

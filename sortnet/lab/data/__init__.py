@@ -1,0 +1,91 @@
+"""Data sets: reading them, and batches of them that depend on nothing but seed and step."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sortnet.errors import UsageError
+from sortnet.lab.data import cifar, digits, folders, lcn, svhn
+from sortnet.lab.data.augment import Augmentation
+from sortnet.lab.data.batches import evaluation, training
+from sortnet.lab.data.dataset import Batch, Dataset, LoadOptions, Split
+from sortnet.lab.data.fetch import get
+from sortnet.lab.data.image_files import read_image
+from sortnet.lab.data.verify import Problem, check
+
+__all__ = [
+    "DATASETS",
+    "Augmentation",
+    "Batch",
+    "Dataset",
+    "Entry",
+    "Problem",
+    "Split",
+    "check",
+    "evaluation",
+    "get",
+    "lcn",
+    "load",
+    "read_image",
+    "training",
+]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A data set that is known by name.
+
+    Attributes:
+        title: What it is called.
+        about: What there is in it.
+        read: Reads it from the folder in which it lies.
+    """
+
+    title: str
+    about: str
+    read: Callable[[Path, LoadOptions], Dataset]
+
+
+DATASETS = {
+    "digits": Entry("Digits", "1,797 handwritten digits, comes with scikit-learn", digits.read),
+    "cifar10": Entry("CIFAR-10", "60,000 images of 32 x 32, 10 classes", cifar.read),
+    "cifar100": Entry("CIFAR-100", "60,000 images of 32 x 32, 100 classes", cifar.read),
+    "svhn": Entry("SVHN", "630,420 street numbers of 32 x 32, 10 digits", svhn.read),
+    "imagenet": Entry("ImageNet", "1,331,167 photographs, 1,000 classes", folders.imagenet),
+    "caltech256": Entry("Caltech-256", "29,780 photographs, 256 classes", folders.caltech256),
+}
+
+
+def load(
+    name: str,
+    root: str | Path = "data",
+    *,
+    size: int | None = None,
+    validation: int = 0,
+    preprocess: str | None = None,
+) -> Dataset:
+    """Read a data set.
+
+    Arguments:
+        name: Out of `DATASETS`, or the path of a folder of images.
+        root: The folder in which the named data sets lie.
+        size: The side of the images for the network; only image folders are resized (to 224
+            without it).
+        validation: How many of the training images are held out: of CIFAR the last ones, of
+            others the same share of each class, always the same images.
+        preprocess: Of svhn: ``lcn`` (its default), ``lcn-pylearn2`` or ``none``.
+
+    Example:
+        >>> digits = load("digits", validation=100)
+        >>> len(digits.train), len(digits.validation), len(digits.test)
+        (1337, 100, 360)
+    """
+    wanted = LoadOptions(name, size, validation, preprocess)
+    if name in DATASETS:
+        return DATASETS[name].read(Path(root), wanted)
+    if "/" in name or os.sep in name or Path(name).is_dir():
+        return folders.read(Path(name), wanted)
+    raise UsageError(
+        f"unknown data set {name!r}; there are {', '.join(DATASETS)}, and paths of image folders"
+    )

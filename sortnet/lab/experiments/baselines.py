@@ -1,0 +1,145 @@
+"""What a run is compared with: its baseline, and what the paper prints for it.
+
+Tables, claims and the page all ask here, so that they cannot pair runs in different ways.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sortnet.lab import paper
+from sortnet.lab.recipes import DEFAULTS
+from sortnet.lab.runs import Run
+from sortnet.networks import NETWORKS
+
+FUSION_OPTIONS = ("gate", "eps")
+"""Options that only a fusion with second-order terms uses."""
+METRICS = {"error": ("error", "top1-error"), "error5": ("top5-error",)}
+"""What the paper calls our metrics, where it does so in another way."""
+
+
+def is_gated(run: Run) -> bool:
+    """Whether its second-order terms have gates, which the paper does not have."""
+    return run.built(0).get("gate") is not None
+
+
+def training_key(run: Run) -> str:
+    """Equal for runs that differ in nothing that changes the outcome but the seed.
+
+    Labels do not count: the names of run and recipe, the recipe's scale (its sections do), how
+    often held-out images are evaluated, and options that are off.
+    """
+    recipe = replace(run.recipe, name="", scale=1.0)
+    alike = replace(run, seed=0, name="", evaluations=0, recipe=recipe, options=_used(run))
+    return json.dumps(alike.as_json(), sort_keys=True)
+
+
+def _used(run: Run) -> dict[str, Any]:
+    """The options that are not off."""
+    return {k: v for k, v in run.options.items() if v is not None and v is not False}
+
+
+def baseline(run: Run) -> Run | None:
+    """The run with which a fusion is compared: the same with fusion ``sum`` and without a gate.
+
+    Network, data, recipe, options, precision and held-out images are the same. To find it among
+    other runs, compare `training_key`.
+
+    Returns:
+        None for a run with the sum, which is compared with nothing.
+
+    Example:
+        >>> from sortnet.lab.recipes import GATED, RESNET
+        >>> plain = baseline(Run("resnet20", GATED, "sort", "cifar10"))
+        >>> training_key(plain) == training_key(Run("resnet20", RESNET, "sum", "cifar10"))
+        True
+    """
+    if run.fusion == "sum":
+        return None
+    options = {k: v for k, v in run.options.items() if k not in FUSION_OPTIONS}
+    return replace(run, fusion="sum", options=options, recipe=replace(run.recipe, gate=None))
+
+
+@dataclass(frozen=True)
+class PaperValue:
+    """What the paper prints for a run's network, fusion and data.
+
+    Attributes:
+        value: The number; None for a dash: the network did not converge.
+        place: Where it stands.
+        same_schedule: Whether the run has the paper's schedule: its learning rates, steps and
+            batch. If not, the number is there for orientation only.
+    """
+
+    value: float | None
+    place: str
+    same_schedule: bool
+
+
+def paper_values(run: Run, metric: str = "error") -> list[PaperValue]:
+    """What the paper prints for a run, the latest table first; nothing if it did not run that.
+
+    The paper has no gates, and no networks of another width, with frozen weights or from given
+    ones. Precision, seed, and what it does not tell of its training do not matter.
+
+    Arguments:
+        run: The run.
+        metric: ``error``, ``error5`` or a layer's accuracy after transfer.
+
+    Example:
+        >>> from sortnet.lab.recipes import RESNET
+        >>> for found in paper_values(Run("resnet20", RESNET.scaled(0.1), "sort", "cifar10")):
+        ...     print(found)
+        PaperValue(value=7.35, place='Table 2', same_schedule=False)
+        PaperValue(value=7.14, place='Table 1', same_schedule=False)
+    """
+    usual = DEFAULTS[run.network]
+    given = (run.recipe.sections, run.recipe.batch, run.recipe.warm_up)
+    same = given == (usual.sections, usual.batch, usual.warm_up)
+    found = [PaperValue(value, place, same) for value, place in _printed(run, metric)]
+    return sorted(found, key=lambda each: each.place, reverse=True)
+
+
+def _printed(run: Run, metric: str) -> list[tuple[float | None, str]]:
+    """Value and place of what the paper prints."""
+    options = _used(run)
+    branched = bool(options.pop("branched", False))
+    head = options.pop("head", None)
+    options.pop("style", None)  # the paper does not say which one it has
+    if options.get("width") == 10:
+        options.pop("width")
+    if options or is_gated(run) or run.init is not None or run.freeze:
+        return []
+    if head is None:
+        return _in_tables(run, metric, branched)
+    wanted = (run.network, branched, run.fusion, head, run.data, metric)
+    return [
+        (t.error, t.place)
+        for t in paper.TIMINGS
+        if (t.network, t.branched, t.fusion, t.head, "cifar10", "error") == wanted
+    ]
+
+
+def _in_tables(run: Run, metric: str, branched: bool) -> list[tuple[float | None, str]]:
+    carried = metric.endswith("-accuracy") and run.data == "imagenet"
+    data = "caltech256" if carried else run.data
+    crops = "caffe" if run.recipe.area is None else "torch"
+    found: list[paper.Result] = []
+    for fusion in _names(run, branched):
+        with suppress(ValueError):  # the paper has no such network, fusion or data at all
+            found += paper.find(network=run.network, branched=branched, fusion=fusion, data=data)
+    return [
+        (result.value, result.place)
+        for result in found
+        if result.metric in METRICS.get(metric, (metric,)) and result.framework in (None, crops)
+    ]
+
+
+def _names(run: Run, branched: bool) -> tuple[str | None, ...]:
+    """What the paper's tables call the run's fusion; None where nothing is fused."""
+    chain = "branched" in NETWORKS[run.network].variants
+    if chain and not branched:
+        return (None,)
+    second = "sum+prod" if chain else "sum+root"
+    return ("sort", second) if run.fusion in ("sort", second) else (run.fusion,)

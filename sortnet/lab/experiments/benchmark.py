@@ -1,0 +1,421 @@
+"""What SORT costs: the op, the block and every network of the paper, beside the linear sum.
+
+Everything is a ratio of two things measured in turns, in one process. Sections 1, 3.1, 3.4 and
+4.2.2 of the paper claim less than 5 % more time, no more memory, and much less than bilinear
+pooling.
+"""
+
+import gc
+import json
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sortnet.blocks import Basic, PreActivation, TwoBranch
+from sortnet.errors import UsageError
+from sortnet.fusion import Fusion, kernels, sort
+from sortnet.lab.measure import (
+    Peak,
+    Ratio,
+    machine_peak,
+    peak_bytes,
+    ratio,
+    saved_bytes,
+    side_by_side,
+    work,
+)
+from sortnet.lab.training import Machine, description, resolve_device
+from sortnet.networks import create_model, display
+
+WARM_UP = 2
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network at a size that fits.
+
+    Attributes:
+        network: Its name.
+        batch: Images in a step: the paper's 100, fewer where a step would take seconds.
+        variant: What else `create_model` is given.
+    """
+
+    network: str
+    batch: int
+    variant: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The name in tables."""
+        title = display(self.network, branched="branched" in self.variant)
+        width = self.variant.get("width")
+        return title + (f"-{width}" if width else "")
+
+
+BRANCHED = {"branched": True}
+CASES = {
+    "resnet20": Case("resnet20", 100),
+    "wrn28": Case("wrn28", 12, {"width": 4}),
+    "lenet": Case("lenet", 100, BRANCHED),
+    "resnet18": Case("resnet18", 8),
+    "resnet32": Case("resnet32", 100),
+    "bignet": Case("bignet", 10, BRANCHED),
+    "alexnet": Case("alexnet", 4, BRANCHED),
+    "resnet50": Case("resnet50", 4),
+    "resnet56": Case("resnet56", 100),
+    "resnet34": Case("resnet34", 4),
+}
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One thing with SORT beside the same with the sum.
+
+    Attributes:
+        level: ``op``, ``block``, ``network`` or ``head``.
+        name: What was measured.
+        what: ``forward``, ``both passes`` or ``step``.
+        mode: ``eager`` or ``compiled``.
+        against: ``SORT``; ``naive`` for its plain formula; or a head in its place.
+        base: The mode of the sum that it is compared with.
+        time: The ratio to the sum.
+        seconds: For one call, median, with the sum and with what is compared.
+        saved: Bytes kept for the backward pass, in the same order; none in a forward pass.
+        peak: Bytes held at most, in the same order.
+        images: Images a second, of what is compared.
+        arithmetic: The share of the machine's peak multiply-adds, of what is compared.
+        bandwidth: The share of the machine's peak bytes; for the op only, whose traffic is known.
+        compilation: Seconds until the first step was done, of what is compiled.
+    """
+
+    level: str
+    name: str
+    what: str
+    mode: str
+    against: str
+    base: str
+    time: Ratio
+    seconds: tuple[float, float]
+    saved: tuple[int, int] | None = None
+    peak: tuple[int, int] | None = None
+    images: float | None = None
+    arithmetic: float | None = None
+    bandwidth: float | None = None
+    compilation: float | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A way to do the same thing: its name, what is run, and the kernels' mode."""
+
+    name: str
+    model: Callable[..., Tensor]
+    mode: str = "auto"
+    optimizer: torch.optim.Optimizer | None = None
+
+    def forward(self, *inputs: Tensor) -> None:
+        """A forward pass without gradients."""
+        with kernels.using(self.mode), torch.no_grad():
+            self.model(*inputs)
+
+    def backward(self, *inputs: Tensor) -> None:
+        """A forward and a backward pass, to the parameters and what else needs a gradient."""
+        wanted = [x for x in inputs if x.requires_grad]
+        if isinstance(self.model, nn.Module):
+            wanted += self.model.parameters()
+        with kernels.using(self.mode):
+            y = self.model(*inputs)
+            torch.autograd.grad(y, wanted, y.detach())  # any gradient does; this one is there
+
+    def step(self, machine: Machine, images: Tensor, labels: Tensor) -> None:
+        """A training step."""
+        assert self.optimizer is not None
+        with kernels.using(self.mode):
+            with machine.autocast():
+                logits = self.model(images)
+            loss = F.cross_entropy(logits.float(), labels)
+            torch.autograd.backward(loss)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+@dataclass(frozen=True)
+class CostComparison:
+    """A contestant beside the one that it is held to: their ratio, and the median of each."""
+
+    contestant: Variant
+    base: Variant
+    time: Ratio
+    seconds: tuple[float, float]
+
+
+def compare(
+    contestants: Sequence[Variant],
+    call: Callable[[Variant], None],
+    rounds: int,
+    bases: int = 1,
+) -> list[CostComparison]:
+    """Let the contestants take turns, and compare each with the first, or each of the first few.
+
+    Arguments:
+        contestants: Who takes part.
+        call: What each does when it is its turn.
+        rounds: How many turns each has.
+        bases: How many, at the head of the contestants, the others are compared with.
+    """
+    functions = [partial(call, contestant) for contestant in contestants]
+    for function in functions:
+        for _ in range(WARM_UP):
+            function()
+    times = side_by_side(functions, rounds)
+    middles = [statistics.median(each) for each in times]
+    return [
+        CostComparison(
+            contestants[i], contestants[j], ratio(times[i], times[j]), (middles[j], middles[i])
+        )
+        for i in range(bases, len(contestants))
+        for j in range(bases)
+    ]
+
+
+def measure_op(machine: Machine, peak: Peak, rounds: int, naive: bool) -> Iterator[Measurement]:
+    """`sort` beside `torch.add`, on tensors of 6 to 60 MB."""
+    for term in ("prod", "root"):
+        for shape in ((100, 16, 32, 32), (100, 64, 32, 32), (16, 256, 56, 56)):
+            a, b = (machine.images(torch.randn(shape)).requires_grad_() for _ in range(2))
+            fuse = partial(sort, term=term)
+            contestants = [Variant("sum", torch.add), Variant("SORT", fuse)]
+            contestants += [Variant("naive", fuse, "plain")] if naive else []
+            size = a.numel() * a.element_size()
+            # forward: two tensors read, one written; backward: three read, two written
+            for what, passes in (("forward", 3), ("both passes", 8)):
+                act = Variant.forward if what == "forward" else Variant.backward
+                call = lambda c, act=act, a=a, b=b: act(c, a, b)  # noqa: E731
+                for found in compare(contestants, call, rounds):
+                    against, seconds = found.contestant.name, found.seconds
+                    share = passes * size / seconds[1] / peak.bytes if against == "SORT" else None
+                    name = f"{term}, {size / 1e6:.0f} MB"
+                    yield Measurement(
+                        "op", name, what, "eager", against, "eager", found.time, seconds,
+                        bandwidth=share,
+                    )  # fmt: skip
+
+
+def measure_blocks(machine: Machine, rounds: int, naive: bool) -> Iterator[Measurement]:
+    """The three kinds of block, at the size of ResNet-20's first stage, and LeNet*'s second."""
+    blocks: dict[str, tuple[Callable[[str], nn.Module], tuple[int, ...]]] = {
+        "two branches": (
+            lambda terms: TwoBranch(32, 32, 5, Fusion(terms), padding=2),
+            (100, 32, 16, 16),
+        ),
+        "residual": (
+            lambda terms: Basic(16, 16, 1, Fusion(terms, block="residual")),
+            (100, 16, 32, 32),
+        ),
+        "pre-activation": (
+            # with the next block's first step, which keeps the response that this one needs
+            lambda terms: nn.Sequential(
+                PreActivation(32, 32, 1, Fusion(terms, block="residual")), nn.BatchNorm2d(32)
+            ),
+            (100, 32, 32, 32),
+        ),
+    }
+    for name, (make, shape) in blocks.items():
+        x = machine.images(torch.randn(shape)).requires_grad_()
+        plain, block = (machine.place(make(terms)) for terms in ("sum", "sort"))
+        contestants = [Variant("sum", plain), Variant("SORT", block)]
+        contestants += [Variant("naive", block, "plain")] if naive else []
+        for what, act in (
+            ("forward", Variant.forward),
+            ("both passes", Variant.backward),
+        ):
+            call = lambda c, act=act, x=x: act(c, x)  # noqa: E731
+            for found in compare(contestants, call, rounds):
+                with kernels.using(found.contestant.mode):
+                    saved = (saved_bytes(plain, x), saved_bytes(block, x))
+                against = found.contestant.name
+                yield Measurement(
+                    "block", name, what, "eager", against, "eager", found.time, found.seconds,
+                    saved=saved if what != "forward" else None,
+                )  # fmt: skip
+
+
+def measure_network(
+    case: Case, machine: Machine, peak: Peak, rounds: int, against: Sequence[str]
+) -> Iterator[Measurement]:
+    """A network with SORT, its plain formula, or another head, beside the one with the sum.
+
+    Compiled, it stands beside the sum compiled and as it is: now this one is faster, now that.
+    """
+    contestants = [_contestant(case, machine, name) for name in ("sum", *against)]
+    size = contestants[0].model.size  # type: ignore[attr-defined]
+    images = machine.images(torch.randn(case.batch, 3, size, size))
+    labels = machine.labels(torch.randint(10, (case.batch,)))
+    done = {c.name: case.batch * work(c.model, images[:1]).total for c in contestants}  # type: ignore[arg-type]
+    bases, compilation = 1, None
+    if machine.compile:
+        plain, *others = [_compiled(c, machine) for c in contestants]
+        contestants, bases = [plain, contestants[0], *others], 2
+        started = time.perf_counter()
+        others[-1].step(machine, images, labels)
+        compilation = time.perf_counter() - started
+    level = "head" if "bilinear" in against else "network"
+    mode = "compiled" if machine.compile else "eager"
+    # Compiled, a forward pass alone would be another minute's compilation for each.
+    for what in ["step"] if machine.compile else ["step", "both passes", "forward"]:
+        call = _call(what, machine, images, labels)
+        chosen = [c for c in contestants if what == "step" or c.name != "naive"]
+        turns = rounds if what == "step" else max(1, rounds // 3)
+        for found in compare(chosen, call, turns, bases):
+            c, seconds = found.contestant, found.seconds
+            multiply_adds = done[c.name] * (1 if what == "forward" else 3)
+            measured = Measurement(
+                level, case.name, what, mode, c.name,
+                mode if found.base is contestants[0] else "eager",
+                found.time, seconds,
+                images=case.batch / seconds[1],
+                arithmetic=multiply_adds / seconds[1] / peak.multiply_adds,
+                compilation=compilation,
+            )  # fmt: skip
+            if what == "step":
+                saved, held = _memory(found.base, c, machine, images, labels)
+                measured = replace(measured, saved=saved, peak=held)
+            yield measured
+
+
+def _contestant(case: Case, machine: Machine, name: str) -> Variant:
+    fusion = "sort" if name in ("SORT", "naive") else "sum"
+    head = name if name in ("bilinear", "compact") else None
+    torch.manual_seed(0)
+    network = machine.place(create_model(case.network, 10, fusion, head=head, **case.variant))
+    # so small a rate that a thousand steps on noise change nothing
+    optimizer = machine.sgd(network.parameters(), lr=1e-6, momentum=0.9, decay=1e-4)
+    return Variant(name, network, "plain" if name == "naive" else "auto", optimizer)
+
+
+def _compiled(contestant: Variant, machine: Machine) -> Variant:
+    assert isinstance(contestant.model, nn.Module)
+    return replace(contestant, model=machine.ready(contestant.model))
+
+
+def _call(
+    what: str, machine: Machine, images: Tensor, labels: Tensor
+) -> Callable[[Variant], None]:
+    if what == "step":
+        return lambda c: c.step(machine, images, labels)
+    act = Variant.forward if what == "forward" else Variant.backward
+
+    def call(contestant: Variant) -> None:
+        with machine.autocast():
+            act(contestant, images)
+
+    return call
+
+
+def _memory(
+    base: Variant, other: Variant, machine: Machine, images: Tensor, labels: Tensor
+) -> tuple[tuple[int, int], tuple[int, int]]:
+    saved, peak = [], []
+    for c in (base, other):
+        assert isinstance(c.model, nn.Module)
+        with kernels.using(c.mode), machine.autocast():
+            saved.append(saved_bytes(c.model, images))
+        peak.append(peak_bytes(partial(c.step, machine, images, labels), machine.device))
+    return (saved[0], saved[1]), (peak[0], peak[1])
+
+
+HEADS = ("SORT", "bilinear", "compact")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to measure.
+
+    Attributes:
+        networks: Out of `CASES`.
+        rounds: How many times each thing is measured.
+        compiled: Whether the networks with SORT are compiled.
+        naive: Whether the plain formula is measured beside SORT.
+        parts: Whether op, blocks and heads are measured, too.
+        precision: What convolutions compute in.
+        device: The kind of device, one of `sortnet.lab.training.DEVICES`.
+    """
+
+    networks: tuple[str, ...] = tuple(CASES)
+    rounds: int = 36
+    compiled: bool = False
+    naive: bool = False
+    parts: bool = True
+    precision: str = "float32"
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        for name in self.networks:
+            if name not in CASES:
+                raise UsageError(f"no benchmark of {name!r}; there are {', '.join(CASES)}")
+        if self.rounds < 1:
+            raise UsageError(f"rounds is {self.rounds}, but must be 1 or more")
+        resolve_device(self.device)
+
+    def tasks(
+        self, machine: Machine, peak: Peak
+    ) -> dict[str, Callable[[], Iterator[Measurement]]]:
+        """What is to be done, by the name to show while doing it."""
+        against = ("SORT", "naive") if self.naive else ("SORT",)
+        tasks: dict[str, Callable[[], Iterator[Measurement]]] = {}
+        if self.parts and not self.compiled:
+            tasks["op"] = partial(measure_op, machine, peak, self.rounds, self.naive)
+            tasks["blocks"] = partial(measure_blocks, machine, self.rounds, self.naive)
+            tasks["bilinear pooling"] = partial(
+                measure_network, CASES["bignet"], machine, peak, self.rounds, HEADS
+            )
+        if self.compiled:
+            machine, against = replace(machine, compile=True), ("SORT",)
+        for case in (CASES[name] for name in self.networks):
+            tasks[case.name] = partial(measure_network, case, machine, peak, self.rounds, against)
+        return tasks
+
+
+def bench(plan: Plan, show: Callable[[str, int, int], None]) -> Iterator[dict[str, Any]]:
+    """Measure all that the plan names; after each part, give what there is, ready for JSON.
+
+    Numbers have four digits, which is more than they are good for.
+
+    Arguments:
+        plan: What to measure.
+        show: Is told what comes next, how much is done, and of how much.
+    """
+    machine = Machine.here(compile="off", precision=plan.precision, device=plan.device)
+    peak = machine_peak(machine.device)
+    started = time.time()
+    found: list[Measurement] = []
+    tasks = plan.tasks(machine, peak)
+    for i, (name, task) in enumerate(tasks.items()):
+        show(name, i, len(tasks))
+        found += task()
+        torch.compiler.reset()
+        gc.collect()
+        result = {
+            "machine": description(),
+            "peak": asdict(peak),
+            "plan": asdict(plan) | {"device": machine.device.type},
+            "seconds": round(time.time() - started),
+            "measurements": [asdict(measurement) for measurement in found],
+        }
+        yield json.loads(json.dumps(result), parse_float=lambda text: float(f"{float(text):.4g}"))
+
+
+def write(result: dict[str, Any], path: Path) -> None:
+    """Store a benchmark's result."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(result, indent=1) + "\n")
+    part.replace(path)

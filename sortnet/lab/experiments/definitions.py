@@ -1,0 +1,364 @@
+"""The paper's tables and curves as data: which run belongs in which cell, and what the paper has.
+
+Every run here is the paper's: its network, its data, its schedule, seed 0, but for the last five
+experiments, which are ours. `sizes` makes them shorter, `sweep` trains them, `results` collects
+what came of them.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from sortnet.errors import UsageError
+from sortnet.lab import paper
+from sortnet.lab.experiments.baselines import baseline, paper_values, training_key
+from sortnet.lab.recipes import BIGNET, DEFAULTS, GATED, IMAGENET_RESNET, LENET, RESNET, XU, Recipe
+from sortnet.lab.runs import Run
+from sortnet.networks import display
+
+CURVES = 1000
+"""Training images held out for learning curves: the paper's use the test images."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A cell of a table.
+
+    Attributes:
+        row: Its row's heading.
+        column: Its column's.
+        run: The run that fills it.
+        paper: What the paper prints for the run; None where it has a dash or nothing.
+        metric: Which figure of the run it is: ``error``, ``error5``, ``validation`` for the last
+            one on held-out images, or a layer's accuracy after transfer.
+        dash: Whether the paper prints a dash: the network did not converge.
+        baseline: The row with which this one is compared, seed by seed: that of the run's
+            `sortnet.lab.experiments.baselines.baseline`, if the column has it.
+    """
+
+    row: str
+    column: str
+    run: Run
+    paper: float | None = None
+    metric: str = "error"
+    dash: bool = False
+    baseline: str | None = None
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of the paper.
+
+    Attributes:
+        name: As `sortnet reproduce` takes it.
+        title: What it shows.
+        cells: In the paper's order.
+        transfer: The data to which the trained networks' features are carried over.
+    """
+
+    name: str
+    title: str
+    cells: tuple[Cell, ...]
+    transfer: str | None = None
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs of all cells, each once."""
+        return tuple({cell.run.id: cell.run for cell in self.cells}.values())
+
+
+def _run(result: paper.Result, **changes: Any) -> Run:  # noqa: ANN401
+    """The run behind a cell of the paper; terms that are SORT's are called so, to be run once."""
+    fusion = result.fusion or "sum"
+    fusion = "sort" if fusion in ("sum+prod", "sum+root") else fusion
+    options = {"branched": True} if result.branched else {}
+    recipe = CAFFE if result.framework == "caffe" else DEFAULTS[result.network]
+    data = "imagenet" if result.place == "Table 4" else result.data  # and then carried over
+    run = Run(result.network, recipe, fusion, data, options=options)
+    return replace(run, **changes)
+
+
+def _cell(
+    row: str, column: str, run: Run, metric: str = "error", place: str | None = None
+) -> Cell:
+    """A cell with what the paper prints for its run.
+
+    Arguments:
+        row: Its row's heading.
+        column: Its column's.
+        run: The run that fills it.
+        metric: Which figure of the run it is.
+        place: The table of the paper that counts; the latest one without it.
+    """
+    printed = [each for each in paper_values(run, metric) if place in (None, each.place)]
+    value = printed[0].value if printed else None
+    return Cell(row, column, run, value, metric, dash=bool(printed) and value is None)
+
+
+def _with_baselines(cells: Iterable[Cell]) -> tuple[Cell, ...]:
+    """The same cells; those that are not given a baseline get their run's, from their column."""
+    every = tuple(cells)
+    rows = {(cell.column, cell.metric, training_key(cell.run)): cell.row for cell in every}
+    filled = []
+    for cell in every:
+        base = None if cell.baseline else baseline(cell.run)
+        row = rows.get((cell.column, cell.metric, training_key(base))) if base else cell.baseline
+        filled.append(replace(cell, baseline=row))
+    return tuple(filled)
+
+
+CAFFE: Recipe = replace(IMAGENET_RESNET, name="imagenet-caffe", jitter=False, area=None)
+"""Of the ResNet-18 that the paper trained with Caffe: plain crops, as Caffe has them. Ours."""
+
+DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN", "imagenet": "ILSVRC2012"}
+
+
+LAYERS = {r.metric: r.metric.removesuffix("-accuracy") for r in paper.TABLE4}
+
+
+def with_curve(run: Run) -> Run:
+    """The run with some images held out, on which it is evaluated every 2,000 steps."""
+    evaluations = round(run.recipe.steps / 2000)
+    return replace(run, validation=CURVES, evaluations=evaluations, name="curves")
+
+
+def _title(result: paper.Result) -> str:
+    title = display(result.network, result.fusion or "sum", branched=result.branched)
+    return title.replace("ResNet", "ResNetT") if result.framework == "torch" else title
+
+
+def _table1() -> Iterable[Cell]:
+    rows = {"prod": "product", "root": "product"}
+    for result in paper.TABLE1:
+        assert result.fusion is not None
+        row = " + ".join(rows.get(term, term) for term in result.fusion.split("+"))
+        column = display(result.network, branched=result.branched)
+        yield _cell(row, column, _run(result), place="Table 1")
+
+
+def _rows(results: Iterable[paper.Result], columns: dict[str, str]) -> Iterable[Cell]:
+    """The networks that the paper trained; what it cites from others cannot be run."""
+    for result in results:
+        if result.network not in DEFAULTS:
+            continue
+        metric = {"top1-error": "error", "top5-error": "error5"}.get(result.metric, result.metric)
+        column = columns.get(result.metric) or DATA[result.data]
+        yield _cell(_title(result), column, _run(result), metric)
+
+
+def _curves() -> Iterable[Cell]:
+    """Figures 3 and 4, with and without SORT; the text says of which networks only in part."""
+    small = ("lenet", "bignet", "resnet56", "wrn28")
+    wanted = [(data, name) for name in small for data in ("cifar10", "cifar100", "svhn")]
+    wanted += [("imagenet", "alexnet"), ("imagenet", "resnet18")]
+    for data, network in wanted:
+        metric = "top1-error" if data == "imagenet" else "error"
+        results = paper.find(network=network, data=data, metric=metric)
+        for result in results:
+            if result.fusion not in ("sum", "sort") or result.place == "Table 1":
+                continue
+            if result.framework == "torch":
+                continue
+            held = data in ("cifar10", "cifar100")
+            run = with_curve(_run(result)) if held else _run(result)
+            yield _cell(_title(result), DATA[data], run)
+
+
+def _bilinear() -> Iterable[Cell]:
+    base = Run("bignet", BIGNET, "sum", "cifar10", options={"branched": True})
+    yield _cell("BigNet*", "CIFAR-10", base)
+    titles = {"bilinear": "BigNet*, bilinear", "compact": "BigNet*, compact bilinear"}
+    for head, row in titles.items():  # another head, the same fusion
+        run = replace(base, options={**base.options, "head": head})
+        yield replace(_cell(row, "CIFAR-10", run), baseline="BigNet*")
+    yield _cell("BigNet*-SORT", "CIFAR-10", replace(base, fusion="sort"))
+
+
+def _recipes() -> Iterable[Cell]:
+    """Beyond the paper: a residual network with SORT by its recipe, and by one with gates.
+
+    The recipes differ in nothing else, so that the network without SORT is trained once.
+    """
+    for row, recipe, fusion in (
+        ("ResNet-20", RESNET, "sum"),
+        ("ResNet-20-SORT", RESNET, "sort"),
+        ("ResNet-20-SORT, gated", GATED, "sort"),
+    ):
+        yield _cell(row, "CIFAR-10", Run("resnet20", recipe, fusion, "cifar10"))
+
+
+def _attempt(
+    fusion: str, warm_up: int = 0, gate: str | None = None, network: str = "resnet20"
+) -> Run:
+    """A run at a quarter of the schedule, of which the size mini takes a tenth."""
+    recipe = replace(RESNET.scaled(0.25), warm_up=warm_up)
+    options = {} if gate is None else {"gate": gate}
+    name = "gate" if gate else f"warm{warm_up}" if warm_up else ""
+    run = Run(network, recipe, fusion, "cifar10", options=options, name=name)
+    return replace(run, validation=5000, evaluations=4)
+
+
+def _attempts() -> Iterable[Cell]:
+    """What was tried so that SORT starts well, judged by images held out for that."""
+    tried = {
+        "ResNet-20": _attempt("sum"),
+        "ResNet-20-SORT": _attempt("sort"),
+        "ResNet-20-SORT, warm-up of 200 steps": _attempt("sort", warm_up=200),
+        "ResNet-20-SORT, gates from zero": _attempt("sort", gate="zero"),
+    }
+    for row, run in tried.items():
+        yield _cell(row, "CIFAR-10", run, "validation")
+
+
+def _depth() -> Iterable[Cell]:
+    """Whether SORT gains with depth, in residual networks on one and the same schedule."""
+    for network in ("resnet20", "resnet32", "resnet56"):
+        plain = display(network)
+        yield _cell(plain, "CIFAR-10", _attempt("sum", network=network))
+        for gate, row in ((None, f"{plain}-SORT"), ("zero", f"{plain}-SORT, gated")):
+            yield _cell(row, "CIFAR-10", _attempt("sort", gate=gate, network=network))
+
+
+def _roots() -> Iterable[Cell]:
+    """Which second-order term Table 1 has: the product, by section 3.1, or the root, by its text.
+
+    The paper's LeNet* learns with that term alone.
+    """
+    for row, fusion in (("sum", "sum"), ("product", "prod"), ("root", "root")):
+        run = Run("lenet", LENET, fusion, "cifar10", options={"branched": True})
+        yield _cell(row, "LeNet*", run, place="Table 1")
+
+
+def _styles() -> Iterable[Cell]:
+    """Whether SORT starts better in the implementation that the paper most likely follows."""
+    network = {"style": "xu"}
+    for row, fusion, recipe, options in (
+        ("ResNet-20", "sum", RESNET, {}),
+        ("ResNet-20-SORT", "sort", RESNET, {}),
+        ("ResNet-20-SORT, Xu's recipe", "sort", XU, {}),
+        ("ResNet-20, Xu's recipe and network", "sum", XU, network),
+        ("ResNet-20-SORT, Xu's recipe and network", "sort", XU, network),
+    ):
+        run = _attempt(fusion)
+        run = replace(run, recipe=recipe.scaled(run.recipe.scale), options=options)
+        yield _cell(row, "CIFAR-10", run)
+
+
+def _evidence() -> Iterable[Cell]:
+    """Whether SORT helps: networks that a CPU can train at the paper's schedule."""
+    for data in ("cifar100", "cifar10"):
+        yield _long("LeNet*", data, "lenet", LENET, "sum", branched=True)
+        yield _long("LeNet*-SORT", data, "lenet", LENET, "sort", branched=True)
+        yield _long("LeNet", data, "lenet", LENET, "sum")
+    yield _long("ResNet-20, Xu's", "cifar10", "resnet20", XU, "sum", style="xu")
+    yield _long("ResNet-20-SORT, Xu's", "cifar10", "resnet20", XU, "sort", style="xu")
+    yield _long("ResNet-20", "cifar10", "resnet20", RESNET, "sum")
+    yield _long("ResNet-20-SORT, gated", "cifar10", "resnet20", GATED, "sort")
+    deep = XU.scaled(0.25)
+    yield _long("ResNet-56, Xu's", "cifar10", "resnet56", deep, "sum", style="xu")
+    yield _long("ResNet-56-SORT, Xu's", "cifar10", "resnet56", deep, "sort", style="xu")
+
+
+def _long(
+    row: str,
+    data: str,
+    network: str,
+    recipe: Recipe,
+    fusion: str,
+    **options: Any,  # noqa: ANN401
+) -> Cell:
+    """A cell of `_evidence`."""
+    run = Run(network, recipe, fusion, data, options=options)
+    return _cell(row, DATA[data], with_curve(run))
+
+
+def _rates() -> Iterable[Cell]:
+    """Whether BigNet, without batch normalisation, learns at the paper's first rate of 0.1."""
+    for branched, fusion in ((False, "sum"), (True, "sum"), (True, "sort")):
+        options = {"branched": True} if branched else {}
+        run = Run("bignet", BIGNET, fusion, "cifar10", options=options)
+        run = replace(run, validation=1000, evaluations=12)
+        row = display("bignet", fusion, branched=branched)
+        yield _cell(row, "CIFAR-10", run, "validation")
+
+
+EXPERIMENTS = {
+    experiment.name: experiment
+    for experiment in (
+        Experiment(
+            "table1", "Table 1: fusions on CIFAR-10, error (%)", _with_baselines(_table1())
+        ),
+        Experiment(
+            "table2",
+            "Table 2: CIFAR-10, CIFAR-100 and SVHN, error (%)",
+            _with_baselines(_rows(paper.TABLE2, {})),
+        ),
+        Experiment(
+            "table3",
+            "Table 3: ILSVRC2012, error (%)",
+            _with_baselines(_rows(paper.TABLE3, {"top1-error": "top-1", "top5-error": "top-5"})),
+        ),
+        Experiment(
+            "table4",
+            "Table 4: features carried over to Caltech256, accuracy (%)",
+            _with_baselines(_rows(paper.TABLE4, LAYERS)),
+            transfer="caltech256",
+        ),
+        Experiment(
+            "figures", "Figures 3 and 4: learning curves, error (%)", _with_baselines(_curves())
+        ),
+        Experiment(
+            "bilinear",
+            "Section 3.4: bilinear pooling on BigNet*, CIFAR-10, error (%)",
+            _with_baselines(_bilinear()),
+        ),
+        Experiment(
+            "recipes",
+            "ResNet-20 on CIFAR-10 by the paper's recipe and by ours, error (%)",
+            _with_baselines(_recipes()),
+        ),
+        Experiment(
+            "attempts",
+            "How SORT starts well: ResNet-20 on CIFAR-10, error on held-out images (%)",
+            _with_baselines(_attempts()),
+        ),
+        Experiment(
+            "depth",
+            "Residual networks of three depths: CIFAR-10, error (%)",
+            _with_baselines(_depth()),
+        ),
+        Experiment(
+            "roots",
+            "Each term alone, between two branches: CIFAR-10, error (%)",
+            _with_baselines(_roots()),
+        ),
+        Experiment(
+            "styles",
+            "ResNet-20 by the usual recipe, and by Xu's: CIFAR-10, error (%)",
+            _with_baselines(_styles()),
+        ),
+        Experiment(
+            "evidence",
+            "With and without SORT at the paper's schedule, error (%)",
+            _with_baselines(_evidence()),
+        ),
+        Experiment(
+            "rates",
+            "BigNet at a first rate of 0.1: CIFAR-10, error on held-out images (%)",
+            _with_baselines(_rates()),
+        ),
+    )
+}
+
+
+def experiment(name: str) -> Experiment:
+    """An experiment by its name.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if name not in EXPERIMENTS:
+        raise UsageError(
+            f"unknown experiment {name!r}; there are {', '.join(EXPERIMENTS)} and cost"
+        )
+    return EXPERIMENTS[name]

@@ -1,0 +1,129 @@
+"""What figures show that is measured and not trained: gradients and second-order terms."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from sortnet.fusion import kernels
+from sortnet.lab import data, measure, runs
+from sortnet.lab.claims.backprop import LAGS, POINTS, correlations, digits
+from sortnet.lab.recipes import RESNET, Recipe
+from sortnet.networks import Network, create_model, display
+
+IMAGES = 32
+NETWORKS: Mapping[str, Mapping[str, Any]] = {
+    "lenet": {"branched": True},
+    "bignet": {"branched": True},
+    "resnet20": {},
+    "resnet56": {},
+}
+
+
+def correlation(seeds: int = 6) -> dict[str, Any]:
+    """The autocorrelation of input gradients at first weights, by depth, with and without SORT."""
+    return {
+        "about": f"first weights, {seeds} seeds, lines of {POINTS} points between two digits",
+        "lags": list(LAGS),
+        "series": [
+            {"name": display(c.network), "fusion": c.fusion, "by_seed": list(c.by_seed)}
+            for c in correlations(seeds)
+        ],
+    }
+
+
+def activity(directories: Sequence[str | Path] = (), root: str | Path = "data") -> dict[str, Any]:
+    """The second-order term's share of the output and how often it acts, block by block.
+
+    Arguments:
+        directories: Runs whose trained networks are shown some of their training images; without
+            any it is the paper's small networks at their first weights, on digits.
+        root: The directory of all data.
+    """
+    shown = _trained(directories, root) if directories else _first()
+    with kernels.using("plain"):
+        found = {name: measure.activity(network, images) for name, network, images in shown}
+    return {
+        "about": "trained networks" if directories else "first weights, on digits",
+        "series": [
+            {"name": name, "share": [p.share for p in parts], "active": [p.active for p in parts]}
+            for name, parts in found.items()
+        ],
+    }
+
+
+def growth(steps: int = 60, batch: int = 100) -> dict[str, Any]:
+    """How the first steps at a rate of 0.1 change the weights of ResNet-20, on digits.
+
+    Arguments:
+        steps: How many.
+        batch: Images in a step.
+
+    Returns:
+        For each start the loss at every step, and the largest factor by which the norm of a
+        convolution's weights has grown.
+    """
+    images, labels = digits()
+    tried: dict[str, tuple[str, dict[str, Any], int]] = {
+        "sum": ("sum", {}, 0),
+        "SORT": ("sort", {}, 0),
+        "SORT, warm-up": ("sort", {}, steps),
+        "SORT, gates from zero": ("sort", {"gate": "zero"}, 0),
+    }
+    series = []
+    for name, (fusion, options, warm_up) in tried.items():
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            network = create_model("resnet20", 10, fusion, **options).train()
+            order = torch.randint(len(images), (steps, batch))
+        recipe = replace(RESNET, warm_up=warm_up)
+        with kernels.using("plain"):  # making kernels would take longer than these steps
+            losses, growths = _steps(network, recipe, [(images[i], labels[i]) for i in order])
+        series.append({"name": name, "loss": losses, "growth": growths})
+    return {"about": f"ResNet-20, digits, batches of {batch}, seed 0", "series": series}
+
+
+def _steps(
+    network: Network, recipe: Recipe, batches: Sequence[tuple[Tensor, Tensor]]
+) -> tuple[list[float], list[float]]:
+    weights = [m.weight for m in network.modules() if isinstance(m, nn.Conv2d)]
+    first = [weight.detach().norm() for weight in weights]
+    optimizer = torch.optim.SGD(
+        network.parameters(), momentum=0.9, nesterov=True, weight_decay=recipe.decay
+    )
+    losses, growths = [], []
+    for step, (images, labels) in enumerate(batches):
+        for group in optimizer.param_groups:
+            group["lr"] = recipe.rate(step)
+        loss = F.cross_entropy(network(images), labels)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+        norms = [weight.detach().norm() for weight in weights]
+        losses.append(round(loss.item(), 4))
+        growths.append(round(max(float(n / f) for n, f in zip(norms, first, strict=True)), 4))
+    return losses, growths
+
+
+def _first() -> Iterator[tuple[str, Network, Tensor]]:
+    images, _ = digits()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for name, options in NETWORKS.items():
+            title = display(name, "sort", branched="branched" in options)
+            yield title, create_model(name, 10, "sort", **options).train(), images[:IMAGES]
+
+
+def _trained(
+    directories: Sequence[str | Path], root: str | Path
+) -> Iterator[tuple[str, Network, Tensor]]:
+    for directory in directories:
+        run = runs.read(directory)
+        dataset = run.load(root)
+        network, _ = runs.load(directory)
+        batch = next(data.evaluation(dataset, dataset.train, batch=IMAGES))
+        yield f"{run.title}, {run.data}, seed {run.seed}", network, batch.images

@@ -1,0 +1,176 @@
+"""A training run as sortnet does it, beside the usual one in PyTorch: ``bench --against pytorch``.
+
+The usual one is what most CIFAR repositories do: PIL images, torchvision's transforms one by one
+in a DataLoader with workers, a network in PyTorch's default layout and float32, a plain loop.
+"""
+
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sortnet.errors import UsageError
+from sortnet.fusion import kernels
+from sortnet.lab import measure
+from sortnet.lab.data import Dataset
+from sortnet.lab.data.dataset import InMemorySplit
+from sortnet.lab.experiments.benchmark import CASES, Case
+from sortnet.lab.measure import Ratio
+from sortnet.lab.recipes import DEFAULTS
+from sortnet.lab.training import Trainer, description
+from sortnet.lab.training.hardware import cores
+from sortnet.networks import create_model
+
+IMAGES = 5_000
+STEPS = 10
+"""Steps in a turn; the other one's workers fill their queue meanwhile, which is in its favour."""
+
+
+@dataclass(frozen=True)
+class Against:
+    """A network trained in two ways.
+
+    Attributes:
+        network: Its name in tables.
+        batch: Images in a step.
+        images: Images a second, of ours and of the usual way.
+        speedup: How many times as fast ours is.
+    """
+
+    network: str
+    batch: int
+    images: tuple[float, float]
+    speedup: Ratio
+
+
+def against_pytorch(
+    networks: tuple[str, ...],
+    rounds: int,
+    precision: str,
+    show: Callable[[str, int, int], None] = lambda name, done, total: None,
+) -> dict[str, Any]:
+    """Train each network in both ways, in turns, and give what JSON can hold.
+
+    Arguments:
+        networks: Out of those that `sortnet bench` has, for images of 32 x 32.
+        rounds: How many turns each has.
+        precision: Of ours.
+        show: Called with what comes next, how much is done, and of how much.
+    """
+    found = []
+    for i, name in enumerate(networks):
+        if name not in CASES or name in ("alexnet", "resnet18", "resnet34", "resnet50"):
+            raise UsageError(f"no benchmark of {name!r} against PyTorch: it is for images of 32")
+        show(CASES[name].name, i, len(networks))
+        found.append(_measured(CASES[name], rounds, precision))
+    return {
+        "machine": description(),
+        "precision": precision,
+        "rounds": rounds,
+        "workers": cores(),
+        "measurements": [
+            {
+                "network": one.network,
+                "batch": one.batch,
+                "images": [round(x, 1) for x in one.images],
+                "speedup": {k: round(v, 3) for k, v in vars(one.speedup).items()},
+            }
+            for one in found
+        ],
+    }
+
+
+def _measured(case: Case, rounds: int, precision: str) -> Against:
+    dataset = _random_images()
+    ours, theirs = _ours(case, dataset, precision), _usual(case, dataset)
+    turns = [_turn(ours), _turn(theirs)]
+    for turn in turns:
+        turn()  # kernels are compiled, workers are started
+    mine, usual = measure.side_by_side(turns, rounds)
+    rates = [STEPS * case.batch / statistics.median(times) for times in (mine, usual)]
+    return Against(case.name, case.batch, (rates[0], rates[1]), measure.ratio(usual, mine))
+
+
+def _turn(steps: Iterator[None]) -> Callable[[], None]:
+    def some() -> None:
+        for _ in range(STEPS):
+            next(steps)
+
+    return some
+
+
+def _random_images() -> Dataset:
+    """As many bytes as a tenth of CIFAR-10: the speed does not depend on what they show."""
+    images = torch.randint(0, 256, (IMAGES, 3, 32, 32), dtype=torch.uint8)
+    split = InMemorySplit.of(images, torch.arange(IMAGES) % 10)
+    names = tuple(map(str, range(10)))
+    mean, std = (0.5, 0.5, 0.5), (0.25, 0.25, 0.25)
+    return Dataset("random", names, 32, split, None, split, mean, std, True, "")
+
+
+def _ours(case: Case, dataset: Dataset, precision: str) -> Iterator[None]:
+    recipe = DEFAULTS[case.network]
+    network = create_model(case.network, 10, **case.variant)
+    trainer = Trainer(network, dataset, recipe, seed=0, directory=Path(), precision=precision)
+    trainer.called.train()
+    for batch in trainer._stream():
+        trainer.step(batch)
+        yield
+
+
+def _usual(case: Case, dataset: Dataset) -> Iterator[None]:
+    recipe = DEFAULTS[case.network]
+    network = create_model(case.network, 10, **case.variant)
+    optimizer = torch.optim.SGD(
+        network.parameters(),
+        recipe.rate(0),
+        momentum=recipe.momentum,
+        weight_decay=recipe.decay,
+        nesterov=recipe.nesterov,
+    )
+    for images, labels in _loader(dataset, case.batch, recipe.pad):
+        with kernels.using("plain"):
+            loss = F.cross_entropy(network(images), labels)
+            optimizer.zero_grad()
+            torch.autograd.backward(loss)
+        if recipe.clip is not None:
+            torch.nn.utils.clip_grad_norm_(network.parameters(), recipe.clip)
+        optimizer.step()
+        loss.item()
+        yield
+
+
+def _loader(dataset: Dataset, batch: int, pad: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """PIL images, transforms one by one, a DataLoader with a worker for each core."""
+    from PIL import Image
+    from torch.utils.data import DataLoader
+    from torch.utils.data import Dataset as Base
+    from torchvision import transforms
+
+    transform = transforms.Compose(
+        [
+            transforms.RandomCrop(dataset.size, pad),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize(dataset.mean, dataset.std),
+        ]
+    )
+    split = dataset.train
+    assert isinstance(split, InMemorySplit)
+    pixels = split.images.permute(0, 2, 3, 1).contiguous().numpy()
+
+    class Usual(Base[tuple[Tensor, int]]):
+        def __len__(self) -> int:
+            return len(split)
+
+        def __getitem__(self, index: int) -> tuple[Tensor, int]:
+            return transform(Image.fromarray(pixels[index])), int(split.labels[index])
+
+    loader = DataLoader(Usual(), batch, shuffle=True, num_workers=cores(), persistent_workers=True)
+    while True:
+        yield from loader

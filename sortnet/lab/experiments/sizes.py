@@ -1,0 +1,137 @@
+"""How long an experiment takes: seconds a run, hours, or the paper's schedule.
+
+A shortened run differs from the paper's in more than its length; `differences` reads off a run
+what it is, so that no table can claim otherwise.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from sortnet.errors import UsageError
+from sortnet.lab.recipes import DEFAULTS
+from sortnet.lab.runs import Run
+from sortnet.lab.training import resolve_precision
+
+SMOKE_STEPS = {"lenet": 60, "bignet": 16, "wrn28": 24, "resnet56": 16, "resnet50": 12}
+SMOKE_BATCH = {"bignet": 10, "resnet18": 10, "resnet34": 10, "resnet50": 10}
+MINI_SCALES = {
+    "lenet": 0.05,
+    "bignet": 0.004,
+    "resnet20": 0.1,
+    "resnet32": 0.1,
+    "resnet56": 0.1,
+    "wrn28": 0.05,
+}
+"""Relative to the paper's schedule; networks for ImageNet have a hundredth of it."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size.
+
+    Attributes:
+        name: As `sortnet reproduce --size` takes it.
+        about: What it is good for.
+        seeds: How many seeds there are without being asked for.
+        change: Makes the paper's run one of this size.
+        environment: Of the processes that train.
+        precision: What convolutions compute in.
+    """
+
+    name: str
+    about: str
+    seeds: int
+    change: Callable[[Run], Run]
+    environment: Mapping[str, str]
+    precision: str = "float32"
+
+    def fit(self, run: Run, seed: int = 0) -> Run:
+        """The paper's run at this size, with a seed."""
+        return replace(self.change(run), seed=seed, precision=self.precision)
+
+
+def _smoke(run: Run) -> Run:
+    """Some steps on the embedded digits, with networks that fit them."""
+    # AlexNet needs images of 67 pixels; BigNet has the same layout, for images of 32.
+    network = "bignet" if run.network == "alexnet" else run.network
+    options = {**run.options, **({"width": 1} if network == "wrn28" else {})}
+    recipe = DEFAULTS[network]
+    recipe = recipe.scaled(SMOKE_STEPS.get(network, 24) / recipe.steps)
+    # Clipped, networks with products learn something in so few steps, and most do not diverge.
+    recipe = replace(recipe, clip=recipe.clip or 1.0, area=None, jitter=False)
+    recipe = replace(recipe, batch=SMOKE_BATCH.get(network, 20))
+    return Run(
+        network,
+        recipe,
+        run.fusion,
+        "digits",
+        options=options,
+        validation=100,
+        evaluations=4,
+        name="smoke",
+    )
+
+
+def _mini(run: Run) -> Run:
+    """The real data and a schedule for a CPU; some images held out, so that there are curves."""
+    scale = MINI_SCALES.get(run.network, 0.01)
+    options = {**run.options, **({"width": 2} if run.network == "wrn28" else {})}
+    held = 1000 if run.data in ("cifar10", "cifar100") else 0
+    if run.name == "curves":  # the same run as the tables'
+        run = replace(run, evaluations=20, name="")
+    elif run.validation:
+        held = run.validation
+    recipe = run.recipe.scaled(scale)
+    return replace(run, recipe=recipe, options=options, validation=held)
+
+
+SIZES = {
+    size.name: size
+    for size in (
+        Size(
+            "smoke",
+            "seconds a run, on the embedded digits: shows that it runs, says nothing of accuracy",
+            1,
+            _smoke,
+            {"SORTNET_KERNELS": "plain"},  # making kernels would take longer than the run
+        ),
+        Size("mini", "the real data, a shortened schedule: a CPU's night", 3, _mini, {}),
+        Size("paper", "the paper's schedule: GPUs", 3, lambda run: run, {}),
+    )
+}
+
+
+def size(name: str, precision: str = "float32", device: str = "auto") -> Size:
+    """A size by its name, in a precision, where ``auto`` is the best one of a device.
+
+    Raises:
+        ValueError: There is none.
+    """
+    if name not in SIZES:
+        raise UsageError(f"unknown size {name!r}; there are {', '.join(SIZES)}")
+    return replace(SIZES[name], precision=resolve_precision(precision, device))
+
+
+def differences(run: Run, original: Run) -> list[str]:
+    """In what a run is not the paper's.
+
+    Example:
+        >>> from sortnet.lab.experiments.definitions import EXPERIMENTS
+        >>> wide = EXPERIMENTS["table2"].cells[-1].run
+        >>> differences(SIZES["mini"].fit(wide), wide)
+        ['0.05 of the schedule', 'width 2']
+    """
+    found = []
+    if run.network != original.network:
+        found.append(f"{run.network} for {original.network}")
+    if run.recipe.scale != 1:
+        found.append(f"{run.recipe.scale:.2g} of the schedule")
+    if run.data != original.data:
+        found.append(f"{run.data} for {original.data}")
+    if run.recipe.batch != original.recipe.batch:
+        found.append(f"batch {run.recipe.batch}")
+    if run.recipe.clip != original.recipe.clip:
+        found.append(f"gradient clipped at {run.recipe.clip:g}")
+    if run.options.get("width") != original.options.get("width"):
+        found.append(f"width {run.options['width']}")
+    return found

@@ -1,0 +1,67 @@
+"""What the second-order term does in a network: its part of the output, and how often it acts."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from sortnet.fusion import Fusion, fuse
+
+
+@dataclass(frozen=True)
+class Activity:
+    """The second-order term of one fusion, over a batch of images.
+
+    Attributes:
+        name: The fusion's place in the network.
+        share: The term's part of the output, in sums of magnitudes.
+        active: The part of all places at which both branches respond, so that the term is more
+            than its constant.
+    """
+
+    name: str
+    share: float
+    active: float
+
+
+def activity(network: nn.Module, images: Tensor) -> list[Activity]:
+    """Watch the second-order term of each fusion of a network, in order.
+
+    Arguments:
+        network: It is run as it is, in training or evaluation mode.
+        images: :math:`(N, C, H, W)`.
+
+    Example:
+        >>> from sortnet.networks import create_model
+        >>> net = create_model("lenet", fusion="sort", branched=True)
+        >>> [part.name for part in activity(net, torch.rand(2, 3, 32, 32))]
+        ['conv1.fusion', 'conv2.fusion', 'conv3.fusion']
+    """
+    found: dict[str, Activity] = {}
+    hooks = []
+    for name, module in network.named_modules():
+        if isinstance(module, Fusion) and module.second:
+            hooks.append(module.register_forward_hook(_watch(name, found)))
+    try:
+        with torch.no_grad():
+            network(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return list(found.values())
+
+
+class _watch:  # noqa: N801
+    """A forward hook that remembers one fusion's activity."""
+
+    def __init__(self, name: str, found: dict[str, Activity]) -> None:
+        self.name, self.found = name, found
+
+    def __call__(self, fusion: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        assert isinstance(fusion, Fusion)
+        a, b = inputs
+        term = fuse(a, b, fusion.second, fusion.eps, fusion.gate)
+        rest = (output - term).abs().sum()
+        size = term.abs().sum()
+        both = ((a > 0) & (b > 0)).float().mean()
+        self.found[self.name] = Activity(self.name, float(size / (size + rest)), float(both))

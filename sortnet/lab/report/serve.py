@@ -1,0 +1,166 @@
+"""The page while training goes on: served to this machine only, and kept up to date."""
+
+import hashlib
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import BoundedSemaphore, Lock
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from sortnet.lab.report import contents, page
+
+HOST = "127.0.0.1"
+CONNECTIONS = 32
+"""That are served at a time; a page has one."""
+PATIENCE = 10.0
+"""Seconds that a connection may stand still."""
+BUSY = b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
+GONE = (ConnectionError, TimeoutError)
+"""What a connection raises whose other end was closed or keeps silent."""
+
+
+class Server(ThreadingHTTPServer):
+    """Serves the page at ``/`` and what it shows at ``/data.json``.
+
+    Arguments:
+        directories: Where the runs are.
+        port: Of 127.0.0.1; 0 takes a free one.
+        title: The page's heading.
+    """
+
+    daemon_threads = True
+    request_queue_size = CONNECTIONS
+
+    def __init__(self, directories: Sequence[Path], port: int, title: str) -> None:
+        self.directories, self.title, self.lock = directories, title, Lock()
+        self.free = BoundedSemaphore(CONNECTIONS)
+        try:
+            super().__init__((HOST, port), Handler)
+        except OSError as error:
+            raise OSError(f"port {port} of {HOST} cannot be used: {error.strerror}") from None
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"http://{HOST}:{self.server_address[1]}/"
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """Serve a connection in a thread of its own, if there are not too many."""
+        if self.free.acquire(blocking=False):
+            super().process_request(request, client_address)
+            return
+        with suppress(OSError):
+            request.settimeout(0)
+            request.sendall(BUSY)
+        self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """Serve a connection to its end."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
+
+    def handle_error(
+        self,
+        request: socket.socket | tuple[bytes, socket.socket],
+        client_address: Any,  # noqa: ANN401
+    ) -> None:
+        """Keep quiet about a connection that was lost; a defect of ours is shown."""
+        if not isinstance(sys.exception(), GONE):
+            super().handle_error(request, client_address)
+
+    def stamp(self) -> str:
+        """Changes whenever the page's contents would."""
+        found = contents.found_in(self.directories)
+        stamps = [(str(directory), contents.stamp(directory)) for directory in found]
+        for name in ("claims.json", "cost.json"):
+            beside = [directory / name for directory in self.directories]
+            stamps += [(str(p), ((p.stat().st_mtime_ns, 0),)) for p in beside if p.is_file()]
+        return hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
+
+    def answer(self, path: str, since: str) -> tuple[HTTPStatus, str, str]:
+        """Status, kind and text of what is at a path.
+
+        Arguments:
+            path: ``/`` or ``/data.json``.
+            since: The stamp of what the page has; nothing is sent if it is still the same.
+        """
+        if path not in ("/", "/data.json"):
+            return HTTPStatus.NOT_FOUND, "text/plain", "there is only / and /data.json"
+        with self.lock:  # one reading of the files at a time
+            try:
+                stamp = self.stamp()
+                if path == "/data.json" and since == stamp:
+                    return HTTPStatus.NO_CONTENT, "text/plain", ""
+                content = contents.gather(self.directories) | {"stamp": stamp}
+            except (ValueError, OSError) as error:  # the runs may have gone
+                return HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", str(error)
+        if path == "/":
+            return HTTPStatus.OK, "text/html", page.render(content, self.title, live=True)
+        data = page.embedded(content | {"title": self.title, "live": True})
+        return HTTPStatus.OK, "application/json", data
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers a request, if it is for this very machine."""
+
+    server: Server
+    timeout = PATIENCE
+
+    def do_GET(self) -> None:
+        """Send the page or its data."""
+        port = self.server.server_address[1]
+        if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
+            # another site's name that leads here would let that site read the answer
+            self._send(HTTPStatus.FORBIDDEN, "text/plain", f"ask for {self.server.url}")
+            return
+        target = urlsplit(self.path)
+        since = parse_qs(target.query).get("since", [""])[0]
+        self._send(*self.server.answer(target.path, since))
+
+    def _send(self, status: HTTPStatus, kind: str, text: str) -> None:
+        body = text.encode(errors="replace")
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        with suppress(*GONE):  # the page was closed before it had its answer
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep quiet: the terminal belongs to whoever started this."""
+
+
+def serve(
+    directories: Sequence[Path],
+    port: int = 0,
+    title: str = page.TITLE,
+    ready: Callable[[str], None] = print,
+) -> None:
+    """Serve the page until Ctrl-C.
+
+    Arguments:
+        directories: Where the runs are.
+        port: Of 127.0.0.1; 0 takes a free one.
+        title: The page's heading.
+        ready: Is told the page's address once it can be opened.
+
+    Raises:
+        ValueError: There is no run.
+        OSError: The port is in use.
+    """
+    contents.found_in(directories)
+    with Server(directories, port, title) as server:
+        ready(server.url)
+        try:
+            server.serve_forever(poll_interval=0.1)
+        except KeyboardInterrupt:
+            return

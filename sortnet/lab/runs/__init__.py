@@ -1,0 +1,27 @@
+"""A run as data, and the directory in which it lives.
+
+::
+
+    runs/cifar10/resnet20-sort/seed0/
+        run.json            what is trained, on what, how; the machine
+        metrics.jsonl       a row for each stretch of steps and each evaluation, the same for every
+                            repetition of the run
+        events.jsonl        starts, stops and mishaps, with their times
+        checkpoints/        where to go on
+        result.json         once it has ended
+        config.json, model.safetensors      the network with its weights, for `sortnet.load`
+"""
+
+from sortnet.lab.runs.directory import Result as Result
+from sortnet.lab.runs.directory import evaluate as evaluate
+from sortnet.lab.runs.directory import events as events
+from sortnet.lab.runs.directory import examine as examine
+from sortnet.lab.runs.directory import find as find
+from sortnet.lab.runs.directory import load as load
+from sortnet.lab.runs.directory import read as read
+from sortnet.lab.runs.directory import result as result
+from sortnet.lab.runs.directory import rows as rows
+from sortnet.lab.runs.directory import sample_images as sample_images
+from sortnet.lab.runs.execute import fresh as fresh
+from sortnet.lab.runs.execute import train as train
+from sortnet.lab.runs.run import Run as Run

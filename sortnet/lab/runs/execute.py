@@ -1,0 +1,281 @@
+"""A run from its first weights to its result, in its directory."""
+
+import base64
+import io
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sortnet import files, pretrained
+from sortnet.errors import UsageError, user_input
+from sortnet.lab.data import Dataset, Split
+from sortnet.lab.data.seeds import derive_seed
+from sortnet.lab.runs.directory import Result, load, network_config, read, result
+from sortnet.lab.runs.run import Run
+from sortnet.lab.training.callbacks import Callback
+from sortnet.lab.training.distributed import Distributed, joined
+from sortnet.lab.training.failures import Diverged
+from sortnet.lab.training.hardware import description
+from sortnet.lab.training.loop import Trainer, TrainerOptions, brief_difference
+from sortnet.lab.training.metrics import Scores
+from sortnet.networks import Network, create_model
+
+MISTAKES = 24
+"""How many of the most confident mistakes are kept as pictures."""
+
+
+def fresh(run: Run, dataset: Dataset) -> Network:
+    """The network with its first weights, which depend on the seed alone."""
+    with torch.random.fork_rng(), user_input():
+        torch.manual_seed(derive_seed(run.seed, "weights"))
+        options = run.built(dataset.size)
+        network = create_model(run.network, len(dataset.classes), run.fusion, **options)
+    if run.init is not None:
+        pretrained.fit(network, first_weights(run.init), loose=True)
+    for name, parameter in network.named_parameters():
+        if any(fnmatch(name, pattern) for pattern in run.freeze):
+            parameter.requires_grad_(False)
+    for pattern in run.freeze:
+        if not any(fnmatch(name, pattern) for name, _ in network.named_parameters()):
+            raise UsageError(f"--freeze {pattern} fits none of the network's weights")
+    return network
+
+
+def first_weights(source: str) -> dict[str, Tensor]:
+    """Weights to start from: of a run, of a directory with a network, or of a safetensors file."""
+    path = Path(source)
+    if path.is_file():
+        return pretrained.weights(path.read_bytes(), path)
+    network, _ = load(path)
+    return dict(network.state_dict())
+
+
+def train(
+    run: Run,
+    out: str | Path = "runs",
+    root: str | Path = "data",
+    *,
+    habits: TrainerOptions | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Result:
+    """Train a run, or go on with it, or, if it has ended, say what came of it.
+
+    A run that diverged goes on from its last checkpoint if it is started with other habits than
+    those it diverged with, such as ``rollback``. Nothing but a lock is written before the first
+    step is taken.
+
+    Arguments:
+        run: What is trained, on what and how.
+        out: The directory of all runs.
+        root: The directory of all data.
+        habits: How it is kept.
+        callbacks: Called at each event.
+
+    Raises:
+        Diverged: Loss or gradient were not finite; the result says so, too.
+        Interrupted: A signal came; what was learnt is saved.
+    """
+    directory, habits = Path(out) / run.id, habits or TrainerOptions()
+    with joined(habits.device) as world, ExitStack() as stack:
+        known = world.decide(lambda: _known(run, directory, habits))
+        if known is not None:
+            return Result(directory, run, **known)
+        dataset = run.load(root)
+        _ = dataset.fingerprint  # can take minutes: before any process waits for another
+        trainer = Trainer(
+            fresh(run, dataset),
+            dataset,
+            run.recipe,
+            seed=run.seed,
+            directory=directory,
+            evaluations=run.evaluations,
+            title=run.title,
+            precision=run.precision,
+            habits=habits,
+            world=world,
+            callbacks=callbacks,
+            configuration=run.configuration(),
+            claim=lambda: _claim(run, directory, dataset),
+        )
+        known = world.decide(lambda: _enter(run, trainer, stack))
+        if known is not None:  # another process has trained it in the meantime
+            return Result(directory, run, **known)
+        try:
+            trainer.train()
+        except Diverged as error:
+            _finish(world, directory, _diverged(trainer, error))
+            raise
+        stored = _tested(trainer)
+        _finish(world, directory, stored)
+        trainer.event("finish")
+        return Result(directory, run, **stored)
+
+
+def _known(run: Run, directory: Path, habits: TrainerOptions) -> dict[str, Any] | None:
+    """The stored result of a run for which there is nothing left to do.
+
+    Raises:
+        ValueError: There is another run in the directory, or this one cannot go on.
+    """
+    _same(run, directory)
+    try:
+        ended = result(directory)
+    except ValueError:  # damaged, which `_enter` sees to
+        return None
+    if ended is None or (ended.ended == "diverged" and _other_habits(ended, habits)):
+        return None
+    if habits.resume_from is not None:
+        raise UsageError(
+            f"{directory} has {ended.ended}; to train it again from step {habits.resume_from},"
+            " remove its result.json"
+        )
+    stored: dict[str, Any] = files.read_sealed(directory / "result.json")
+    return stored
+
+
+def _other_habits(ended: Result, habits: TrainerOptions) -> bool:
+    """Whether a run would be kept in another way than when it diverged."""
+    before = (
+        asdict(TrainerOptions()) | {"device": habits.device}
+        if ended.habits is None
+        else ended.habits
+    )
+    return dict(before) != asdict(habits)
+
+
+def _enter(run: Run, trainer: Trainer, stack: ExitStack) -> dict[str, Any] | None:
+    """Lock the directory and clear it of what killed or spoilt lives left; see `_known`."""
+    directory = trainer.directory
+    directory.mkdir(parents=True, exist_ok=True)
+    stack.enter_context(files.locked(directory / "lock", f"training {directory}"))
+    files.remove_leftovers(directory)
+    _set_aside_damaged(trainer)
+    return _known(run, directory, trainer.habits)
+
+
+def _set_aside_damaged(trainer: Trainer) -> None:
+    """Make room for a new result where the one that is there is damaged."""
+    try:
+        result(trainer.directory)
+    except ValueError as error:
+        aside = files.set_aside(trainer.directory / "result.json")
+        trainer.mend_events()
+        trainer.report_damage(f"{error}; it is made again, the old one is {aside.name}")
+
+
+def _same(run: Run, directory: Path) -> None:
+    """Refuse a directory in which there is another run."""
+    if not (directory / "run.json").is_file():
+        return
+    there, here = (json.loads(json.dumps(r.as_json())) for r in (read(directory), run))
+    for name, value in here.items():
+        if there[name] != value:
+            raise UsageError(
+                f"{directory} is another run: its {name} is"
+                f" {brief_difference(there[name], value)};"
+                " --name gives this one a directory of its own"
+            )
+
+
+def _claim(run: Run, directory: Path, dataset: Dataset) -> None:
+    """Make a directory this run's: it has a run.json, and no result of an earlier life."""
+    if not (directory / "run.json").is_file():
+        _describe(run, directory, dataset)
+    (directory / "result.json").unlink(missing_ok=True)
+
+
+def _describe(run: Run, directory: Path, dataset: Dataset) -> None:
+    """Write run.json."""
+    splits = {"train": dataset.train, "validation": dataset.validation, "test": dataset.test}
+    content = {
+        "run": run.as_json(),
+        "machine": description(),
+        "data": {
+            "fingerprint": dataset.fingerprint,
+            "classes": list(dataset.classes),
+            "size": dataset.size,
+            "mean": list(dataset.mean),
+            "std": list(dataset.std),
+            "images": {name: len(split) for name, split in splits.items() if split is not None},
+        },
+    }
+    files.write_sealed(directory / "run.json", content)
+
+
+def _tested(trainer: Trainer) -> dict[str, Any]:
+    """Use the test images, once."""
+    dataset, state = trainer.dataset, trainer.state
+    scores = trainer.evaluate(dataset.test)
+    trainer.append(scores.row(state.step, "test"))
+    few = len(dataset.classes) <= 100
+    stored = {
+        "ended": "finished",
+        "steps": state.step,
+        "seconds": state.seconds,
+        "test": {
+            "error": scores.error,
+            "error5": scores.error5,
+            "loss": scores.loss,
+            "images": scores.images,
+        },
+        "confusion": scores.confusion.tolist() if few else None,
+    }
+    if trainer.world.writes:
+        trained = {"test": stored["test"], "steps": state.step}
+        config = network_config(trainer.directory, trained)
+        pretrained.save(trainer.network, config, trainer.directory)
+        if trainer.world.size == 1:
+            shown = _mistakes(dataset.test, scores)
+            files.write_json(trainer.directory / "mistakes.json", shown)
+    return stored
+
+
+def _diverged(trainer: Trainer, error: Diverged) -> dict[str, Any]:
+    return {
+        "ended": "diverged",
+        "steps": error.step,
+        "seconds": trainer.state.seconds,
+        "test": {},
+        "where": error.where,
+        "habits": asdict(trainer.habits),
+    }
+
+
+def _finish(world: Distributed, directory: Path, stored: Mapping[str, Any]) -> None:
+    if world.writes:
+        files.write_sealed(directory / "result.json", stored)
+    world.wait()
+
+
+def _mistakes(split: Split, scores: Scores) -> list[dict[str, Any]]:
+    """The most confident mistakes, with their pictures as PNG."""
+    chosen, sure = torch.cat(scores.chosen), torch.cat(scores.sure)
+    wrong = (chosen != split.labels).nonzero().flatten()
+    worst = wrong[sure[wrong].argsort(descending=True)][:MISTAKES].tolist()
+    return [
+        {
+            "image": i,
+            "label": int(split.labels[i]),
+            "taken_for": int(chosen[i]),
+            "probability": float(sure[i]),
+            "png": base64.b64encode(_png(split.picture(i))).decode(),
+        }
+        for i in worst
+    ]
+
+
+def _png(picture: Tensor) -> bytes:
+    from PIL import Image
+
+    image = Image.fromarray(picture.permute(1, 2, 0).numpy())
+    image.thumbnail((96, 96))
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return buffer.getvalue()

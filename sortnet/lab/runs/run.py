@@ -1,0 +1,169 @@
+"""What is trained, on what and how, as data."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path, PurePath
+from typing import Any
+
+from sortnet import limits
+from sortnet.errors import UsageError, user_input
+from sortnet.fusion import SECOND_ORDER, parse
+from sortnet.lab import data
+from sortnet.lab.data import Dataset
+from sortnet.lab.recipes import DEFAULTS, Recipe, Section
+from sortnet.lab.training.hardware import PRECISIONS
+from sortnet.networks import NETWORKS, display
+
+LARGE = ("imagenet", "caltech256")
+"""The named data sets whose images are brought to the network's size."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained, on what and how: all that decides a run's outcome.
+
+    Attributes:
+        network: Its name, as `sortnet.create_model` takes it.
+        recipe: How it is trained.
+        fusion: How its branches meet.
+        data: A data set's name, or the path of an image folder.
+        seed: Of weights, order, augmentation and dropout. Runs of the same seed start with the
+            same weights and see the same images in the same order, whatever their fusion.
+        options: What else `sortnet.create_model` takes.
+        validation: How many training images are held out.
+        evaluations: How many times they are looked at.
+        preprocess: What is done to the data once, such as ``lcn``.
+        init: A run or directory whose weights are the first ones.
+        freeze: Patterns of the weights that are not trained, such as ``layer[12].*``.
+        precision: What convolutions compute in: ``float32``, ``bfloat16`` or ``float16``.
+        name: Tells this run from others that would have the same directory.
+
+    Example:
+        >>> from sortnet.lab.recipes import RESNET
+        >>> Run("resnet20", RESNET.scaled(0.1), fusion="sort", data="cifar10").id
+        'cifar10/resnet20-sort-x0.1/seed0'
+    """
+
+    network: str
+    recipe: Recipe
+    fusion: str = "sum"
+    data: str = "digits"
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    validation: int = 0
+    evaluations: int = 20
+    preprocess: str | None = None
+    init: str | None = None
+    freeze: tuple[str, ...] = ()
+    precision: str = "float32"
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        limits.check(seed=self.seed, validation=self.validation, evaluations=self.evaluations)
+        limits.check_options(self.options)
+        if self.network not in NETWORKS:
+            raise UsageError(f"unknown network {self.network!r}; there are {', '.join(NETWORKS)}")
+        if self.name and not re.fullmatch(r"[\w.-]+", self.name):
+            raise UsageError(f"name {self.name!r} must be of letters, digits, '-', '_' and '.'")
+        if self.precision not in PRECISIONS:
+            raise UsageError(
+                f"unknown precision {self.precision!r} of a run; there are {', '.join(PRECISIONS)}"
+            )
+        self._check_id()
+
+    @property
+    def title(self) -> str:
+        """The network's name as the paper prints it."""
+        return display(self.network, self.fusion, branched=bool(self.options.get("branched")))
+
+    @property
+    def id(self) -> str:
+        """Its directory, below that of all runs."""
+        options = [
+            key if value is True else f"{key}{value}"
+            for key, value in sorted(self.options.items())
+            if value is not False and value is not None
+        ]
+        fusion = [] if self.fusion == "sum" else [self.fusion]
+        usual = DEFAULTS[self.network].name == self.recipe.name
+        recipe = [] if usual else [self.recipe.name]
+        scale = [] if self.recipe.scale == 1 else [f"x{self.recipe.scale:g}"]
+        precision = [] if self.precision == "float32" else [self.precision]
+        name = [self.name] if self.name else []
+        parts = [self.network, *options, *fusion, *recipe, *scale, *precision, *name]
+        return f"{self._data_name}/{'-'.join(parts)}/seed{self.seed}"
+
+    @property
+    def _data_name(self) -> str:
+        """What the data are called: of ``.`` and ``x/..`` the name of the folder they lead to."""
+        name = Path(self.data).name
+        return Path(self.data).resolve().name if name in ("", "..") else name
+
+    def _check_id(self) -> None:
+        """Refuse what would be trained outside of the directory of all runs."""
+        with user_input():
+            parse(self.fusion)
+        if not self._data_name:
+            raise UsageError(f"--data {self.data}: put the images into a folder that has a name")
+        if len(PurePath(self.id).parts) != 3 or ".." in PurePath(self.id).parts:
+            raise UsageError(f"{self.id!r} cannot be a run's directory: a name in it has a slash")
+        if "\0" in self.id:
+            raise UsageError(f"{self.id!r} cannot be a run's directory")
+
+    def built(self, size: int) -> dict[str, Any]:
+        """What `create_model` is given besides network, number of classes and fusion."""
+        gate = self.recipe.gate if set(parse(self.fusion)) & set(SECOND_ORDER) else None
+        return {"size": size, **({"gate": gate} if gate else {}), **self.options}
+
+    def as_json(self) -> dict[str, Any]:
+        """As what JSON can hold."""
+        return asdict(self)
+
+    def configuration(self) -> dict[str, Any]:
+        """What a checkpoint must agree with to be one of this run.
+
+        All of `as_json` but the name, which only chooses a directory, and the data, which may be
+        moved to another path: their fingerprint is compared instead.
+        """
+        plain: dict[str, Any] = json.loads(json.dumps(self.as_json()))
+        return {key: value for key, value in plain.items() if key not in ("name", "data")}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> "Run":
+        """What `as_json` gave, also after it has been a file.
+
+        Raises:
+            UsageError: It is no run.
+        """
+        try:
+            return cls._of(value)
+        except (KeyError, TypeError, AttributeError) as error:
+            reason = f"there is no {error}" if isinstance(error, KeyError) else error
+            raise UsageError(f"it is not a run: {reason}") from None
+
+    @classmethod
+    def _of(cls, value: Mapping[str, Any]) -> "Run":
+        recipe = dict(_known(Recipe, value.get("recipe", {})))
+        recipe["sections"] = tuple(Section(**section) for section in recipe["sections"])
+        if recipe.get("area") is not None:
+            recipe["area"] = tuple(recipe["area"])
+        rest = dict(_known(cls, value))
+        return cls(**{**rest, "recipe": Recipe(**recipe), "freeze": tuple(rest.get("freeze", ()))})
+
+    def load(self, root: str | Path) -> Dataset:
+        """The data, for which networks of large images have a say in the images' size."""
+        size = self.options.get("size")
+        if size is None and (self.data in LARGE or self.data not in data.DATASETS):
+            size = NETWORKS[self.network].size
+        return data.load(
+            self.data, root, size=size, validation=self.validation, preprocess=self.preprocess
+        )
+
+
+def _known(cls: type, value: Mapping[str, Any]) -> Mapping[str, Any]:
+    names = {f.name for f in fields(cls)}
+    if unknown := sorted(set(value) - names):
+        raise UsageError(f"a {cls.__name__.lower()} has no entry {unknown[0]!r}")
+    return value

@@ -1,0 +1,186 @@
+"""Linear models on features: the paper's protocol with LIBLINEAR, and the probe of today."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from sortnet.errors import UsageError
+from sortnet.lab.data.dataset import stratified
+from sortnet.lab.data.seeds import generator
+from sortnet.lab.transfer.extract import Show
+
+STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
+"""Values of C between which a probe chooses."""
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """What the protocol's splits came to, each as the mean over the categories.
+
+    Attributes:
+        accuracies: In per cent.
+
+    Example:
+        >>> print(Transfer((70.0, 71.0, 72.0)))
+        71.00 ± 1.00 %
+    """
+
+    accuracies: tuple[float, ...]
+
+    @property
+    def mean(self) -> float:
+        """The mean over the splits."""
+        return statistics.fmean(self.accuracies)
+
+    @property
+    def std(self) -> float | None:
+        """The standard deviation; one split has none."""
+        return statistics.stdev(self.accuracies) if len(self.accuracies) > 1 else None
+
+    def __str__(self) -> str:
+        deviation = "" if self.std is None else f" ± {self.std:.2f}"
+        return f"{self.mean:.2f}{deviation} %"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What a logistic regression on features came to.
+
+    Attributes:
+        accuracy: Of the test images, in per cent.
+        strength: The C that did best on a fifth of the training images.
+    """
+
+    accuracy: float
+    strength: float
+
+    def __str__(self) -> str:
+        return f"{self.accuracy:.2f} % (C = {self.strength:g})"
+
+
+def normalised(features: Tensor) -> Tensor:
+    """Square root, then length one; an image without any response stays zero.
+
+    Example:
+        >>> normalised(torch.tensor([[0.36, 0.64], [0.0, 0.0]]))
+        tensor([[0.6000, 0.8000],
+                [0.0000, 0.0000]])
+    """
+    return F.normalize(features.sqrt())
+
+
+def evaluate(
+    features: Tensor,
+    labels: Tensor,
+    per_class: int = 60,
+    splits: int = 10,
+    seed: int = 0,
+    *,
+    c: float = 10.0,
+    show: Show | None = None,
+) -> Transfer:
+    """Train and test LIBLINEAR on random splits (section 4.3).
+
+    Arguments:
+        features: Nowhere negative, one image a row; `normalised` is applied here.
+        labels: The images' categories.
+        per_class: Training images of each category; all others are for testing.
+        splits: How many times they are drawn.
+        seed: Of the splits.
+        c: The paper's slacking variable.
+        show: Is told of the progress.
+    """
+    from sklearn.svm import LinearSVC
+
+    enough(labels, per_class, splits)
+    if len(features) != len(labels):
+        raise UsageError(f"there are {len(features)} rows of features for {len(labels)} images")
+    if not (features.isfinite() & (features >= 0)).all():
+        raise UsageError("features must be finite and not negative: their roots are taken")
+    rows, answers = normalised(features).numpy(), labels.numpy()
+    accuracies = []
+    for split in range(splits):
+        train, test = divided(labels, per_class, seed, split)
+        # Without an intercept and in the primal: what `liblinear -s 2 -c 10` does.
+        svm = LinearSVC(C=c, fit_intercept=False, dual=False)
+        svm.fit(rows[train], answers[train])
+        right = torch.from_numpy(svm.predict(rows[test]) == answers[test]).double()
+        count = torch.bincount(labels[test])
+        accuracies.append(100 * float((torch.bincount(labels[test], right) / count).nanmean()))
+        if show is not None:
+            show("splits", split + 1, splits)
+    return Transfer(tuple(accuracies))
+
+
+def divided(labels: Tensor, per_class: int, seed: int, split: int) -> tuple[Tensor, Tensor]:
+    """The rows to train with and those to test with, in ascending order.
+
+    Which ones is decided by (seed, split) alone, for each category by itself.
+    """
+    train = torch.zeros(len(labels), dtype=torch.bool)
+    for label in sorted(set(labels.tolist())):
+        rows = (labels == label).nonzero().squeeze(1)
+        source = generator("transfer", seed, split, label)
+        train[rows[torch.randperm(len(rows), generator=source)[:per_class]]] = True
+    return train.nonzero().squeeze(1), (~train).nonzero().squeeze(1)
+
+
+def enough(labels: Tensor, per_class: int, splits: int, classes: Sequence[str] = ()) -> None:
+    """Refuse a protocol for which there are too few images.
+
+    Arguments:
+        labels: The images' categories.
+        per_class: Training images of each category.
+        splits: How many times they are drawn.
+        classes: The categories' names, for the error's text; all of them must have images.
+    """
+    if per_class < 1 or splits < 1:
+        raise UsageError(f"{splits} splits of {per_class} images are none; choose 1 or more")
+    counts = torch.bincount(labels, minlength=len(classes))
+    sizes = {i: n for i, n in enumerate(counts.tolist()) if n or i < len(classes)}
+    if len(sizes) < 2:
+        raise UsageError("there must be two categories or more for a model to tell apart")
+    least = min(sizes, key=lambda label: sizes[label])
+    if sizes[least] <= per_class:
+        name = repr(classes[least]) if classes else least
+        raise UsageError(
+            f"category {name} has {sizes[least]} images, but {per_class} for training and at least"
+            " one for testing are needed; choose fewer per class or leave the category out"
+        )
+
+
+def fit_probe(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> Probe:
+    """Fit a logistic regression, its strength chosen on a fifth of the training images.
+
+    Features are brought to mean 0 and deviation 1 over the images that are fitted.
+
+    Arguments:
+        train: Features, one image a row.
+        train_labels: The images' classes.
+        test: Features, which are looked at once.
+        test_labels: The images' classes.
+    """
+    rest, held = stratified(train_labels, max(1, len(train) // 5), "probe")
+    if len(set(train_labels[rest].tolist())) < 2:
+        raise UsageError("a probe needs training images of two classes or more")
+
+    def chosen(strength: float) -> float:
+        model = _logistic(strength).fit(train[rest].numpy(), train_labels[rest].numpy())
+        return float(model.score(train[held].numpy(), train_labels[held].numpy()))
+
+    strength = max(STRENGTHS, key=chosen)
+    model = _logistic(strength).fit(train.numpy(), train_labels.numpy())
+    return Probe(100 * float(model.score(test.numpy(), test_labels.numpy())), strength)
+
+
+def _logistic(strength: float) -> Any:  # noqa: ANN401
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), LogisticRegression(C=strength, max_iter=5000))
