@@ -1,9 +1,9 @@
-"""Your own images: a folder with a folder for each class is all that is needed.
+"""Train on your own images: a directory with one subdirectory per class.
 
-This draws such a folder, of circles, squares and crosses, trains LeNet*-SORT on it, and then asks
-the trained network about pictures that it has never seen. With a folder of your own only the two
-lines in `main` that name a directory change. `sortnet train lenet --branched --fusion sort --data
-FOLDER` does the same from the shell.
+This example draws circles, squares and crosses, trains LeNet*-SORT on them, and classifies a new
+image with the trained network. For your own images, change the two lines in `main` that name a
+directory. `sortnet train lenet --branched --fusion sort --data FOLDER` does the same from the
+shell.
 
 $ python examples/custom_dataset.py --images 60 --steps 120
 """
@@ -23,7 +23,7 @@ SHAPES = ("circle", "cross", "square")
 
 
 def draw(shape: str, random: np.random.Generator) -> Image.Image:
-    """A picture of 48 x 48 with one shape, of any colour, size and place, on noise."""
+    """Draw one shape of random color, size and position on noise, 48 x 48 pixels."""
     noise = random.integers(0, 90, (48, 48, 3), dtype=np.uint8)
     image = Image.fromarray(noise)
     pen = ImageDraw.Draw(image)
@@ -31,19 +31,19 @@ def draw(shape: str, random: np.random.Generator) -> Image.Image:
     left, top = (int(x) for x in random.integers(4, 44 - size, 2))
     box = (left, top, left + size, top + size)
     red, green, blue = (int(x) for x in random.integers(120, 256, 3))
-    colour = (red, green, blue)
+    color = (red, green, blue)
     if shape == "circle":
-        pen.ellipse(box, fill=colour)
+        pen.ellipse(box, fill=color)
     elif shape == "square":
-        pen.rectangle(box, fill=colour)
+        pen.rectangle(box, fill=color)
     else:
-        pen.line(box, fill=colour, width=5)
-        pen.line((left, top + size, left + size, top), fill=colour, width=5)
+        pen.line(box, fill=color, width=5)
+        pen.line((left, top + size, left + size, top), fill=color, width=5)
     return image
 
 
 def make_folder(folder: Path, images: int) -> None:
-    """Draw so many images of each shape; a fifth of them will be the test images."""
+    """Draw this many images of each shape; a fifth of them become test images."""
     random = np.random.default_rng(0)
     for shape in SHAPES:
         (folder / shape).mkdir(parents=True)
@@ -52,7 +52,7 @@ def make_folder(folder: Path, images: int) -> None:
 
 
 def main(images: int = 60, steps: int = 120, out: Path | None = None) -> float:
-    """Draw, train, predict; the error on the test images in per cent."""
+    """Draw, train, predict; return the test error in per cent."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = (out or Path(temporary)) / "shapes"  # your folder
         make_folder(folder, images)
@@ -62,7 +62,7 @@ def main(images: int = 60, steps: int = 120, out: Path | None = None) -> float:
         run = runs.Run(
             "lenet", recipe, fusion="sort", data=str(folder), options={"branched": True}
         )
-        result = runs.train(run, out=folder.parent / "runs")  # your directory of runs
+        result = runs.train(run, out=folder.parent / "runs")  # your output directory
         print(f"{run.title}: {result.error:.1f} % of {int(result.test['images'])} images wrong")
 
         network, config = runs.load(result.directory)

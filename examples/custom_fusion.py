@@ -1,8 +1,8 @@
-"""A fusion of your own: any module that takes two branches can be given to `sortnet.create_model`.
+"""Write your own fusion: pass any module that takes two branches to `sortnet.create_model`.
 
-SORT's product of two branches grows with the square of the responses, which is why it needs care
-at the start of training. Here a bounded one, a + b + tanh(a * b), is trained beside the sum and
-SORT, from the same weights and on the same digits.
+SORT's product of two branches grows with the square of the responses, so initialization matters.
+This example compares a bounded product, a + b + tanh(a * b), with the sum and SORT, from the same
+initial weights and on the same digits.
 
 $ python examples/custom_fusion.py --steps 150
 """
@@ -34,8 +34,8 @@ FUSIONS: dict[str, FusionLike] = {"sum": "sum", "sort": "sort", "bounded": Bound
 
 
 def train(fusion: FusionLike, digits: data.Dataset, steps: int) -> float:
-    """Train a LeNet* for some steps; its error on the test images in per cent."""
-    torch.manual_seed(0)  # the same first weights for every fusion
+    """Train a LeNet* for some steps; return the test error in per cent."""
+    torch.manual_seed(0)  # the same initial weights for every fusion
     network = sortnet.create_model("lenet", num_classes=10, fusion=fusion, branched=True)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
     augmentation = data.Augmentation(pad=4)
@@ -57,7 +57,7 @@ def main(steps: int = 150) -> dict[str, float]:
     digits = data.load("digits")
     errors = {name: train(fusion, digits, steps) for name, fusion in FUSIONS.items()}
     for name, error in errors.items():
-        print(f"{name:8} {error:5.1f} % of the test digits wrong after {steps} steps")
+        print(f"{name:8} {error:5.1f} % test error after {steps} steps")
     return errors
 
 

@@ -1,16 +1,16 @@
 r"""SORT in a network that concatenates: torchvision's DenseNet.
 
-A dense layer does not add its response to what came before, it puts it beside it; no two branches
-meet, `sites` is empty, and there is nothing that the paper says about such a network. What can be
-done is a choice of ours, shown here: before it is put beside them, a new response f (growth rate
-k channels) meets the last k channels x of those that came before it, the previous layer's, by a
-gated second-order term.
+A dense layer concatenates its response with the earlier ones instead of adding it. So there are no
+branches to fuse, `sites` is empty, and the paper does not cover such networks. This example shows
+one possible choice: before concatenation, the new response f (k channels, the growth rate) gets a
+gated second-order term with x, the last k channels of the earlier responses, which are those of
+the previous layer.
 
 .. math:: [x_1, \ldots, x_l] \mapsto [x_1, \ldots, x_l,\; f + \gamma \sqrt{\sigma(x_l)\,\sigma(f) +
           \varepsilon}]
 
-Number and shape of all responses stay what they were, and with the gate at zero so does the
-network, bit for bit.
+All shapes stay the same, and with the gates at zero the network computes the same outputs, bit for
+bit.
 
     python examples/densenet.py
 """
@@ -28,7 +28,7 @@ from sortnet.surgery import sites
 
 
 class Fused(nn.Module):
-    """A dense layer whose response meets the one before it.
+    """A dense layer whose response is fused with the previous one.
 
     Arguments:
         layer: The layer.
@@ -41,14 +41,14 @@ class Fused(nn.Module):
         self.fusion = Fusion("root", gate="zero", channels=self.growth)
 
     def forward(self, earlier: list[Tensor]) -> Tensor:
-        """Give the new response, to be put beside the earlier ones."""
+        """Return the new response, to be concatenated with the earlier ones."""
         f: Tensor = self.layer(earlier)
         y: Tensor = f + self.fusion(earlier[-1][:, -self.growth :], f)
         return y
 
 
 def fused(model: nn.Module) -> nn.Module:
-    """A copy whose dense layers are `Fused`."""
+    """Return a copy whose dense layers are `Fused`."""
     changed = copy.deepcopy(model)
     for module in list(changed.modules()):
         for name, child in list(module.named_children()):
@@ -58,7 +58,7 @@ def fused(model: nn.Module) -> nn.Module:
 
 
 def main() -> None:
-    """Change, compare, take a few steps."""
+    """Convert, compare, train for a few steps."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--blocks", type=int, nargs="+", default=[2, 3], help="6 12 24 16 is 121")
     parser.add_argument("--steps", type=int, default=5)
@@ -66,11 +66,11 @@ def main() -> None:
 
     torch.manual_seed(0)
     plain = DenseNet(8, tuple(options.blocks), 16, num_classes=10)
-    print(f"places where branches meet by addition: {len(sites(plain))}")
+    print(f"sites: {len(sites(plain))}")
     changed = fused(plain)
     images, labels = torch.randn(16, 3, 64, 64), torch.randint(10, (16,))
     same = torch.equal(changed.eval()(images), plain.eval()(images))
-    print(f"with gates at zero the same outputs, bit for bit: {same}")
+    print(f"with gates at zero, same outputs bit for bit: {same}")
     optimizer = torch.optim.SGD(changed.train().parameters(), lr=0.05, momentum=0.9)
     for _ in range(options.steps):
         loss = F.cross_entropy(changed(images), labels)
@@ -78,8 +78,8 @@ def main() -> None:
         loss.backward()
         optimizer.step()
     gates = torch.cat([p.detach() for n, p in changed.named_parameters() if n.endswith("gate")])
-    print(f"after {options.steps} steps the loss is {loss.item():.3f}, the gates {len(gates)}")
-    print(f"numbers between {gates.min():.4f} and {gates.max():.4f}")
+    print(f"loss after {options.steps} steps: {loss.item():.3f}")
+    print(f"{len(gates)} gates, from {gates.min():.4f} to {gates.max():.4f}")
 
 
 if __name__ == "__main__":

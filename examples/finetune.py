@@ -1,10 +1,10 @@
-"""Fine-tune a trained torchvision ResNet with SORT, without losing what it knows.
+"""Fine-tune a trained torchvision ResNet with SORT.
 
-With ``gate="zero"`` the second-order term of each block is multiplied by zero at first, so that
-the converted network gives the very outputs of the original; in fine-tuning the gates open as far
-as it helps. To need no download, the "pretrained" network here is a small one, taught the digits
-0 to 4 on the spot, and then fine-tuned to 5 to 9 as it is and with SORT. With
-``torchvision.models.resnet50(weights="DEFAULT")`` the code from `sortify` on is the same.
+With ``gate="zero"`` the second-order terms are initially multiplied by zero, so that the converted
+network computes the same outputs as the original; fine-tuning learns the gates. To avoid a
+download, this example first trains a small network on the digits 0 to 4, and then fine-tunes it on
+5 to 9, with and without SORT. With ``torchvision.models.resnet50(weights="DEFAULT")`` the code
+from `sortify` on is the same.
 
 $ python examples/finetune.py --steps 40
 """
@@ -24,14 +24,14 @@ from sortnet.lab.data import Batch, Dataset, Split
 
 
 def some(digits: Dataset, split: Split, first: int) -> tuple[Tensor, Tensor]:
-    """Five neighbouring digits of a split, labelled from 0 on."""
+    """Return five consecutive digits of a split, labeled from 0."""
     images, labels = next(data.evaluation(digits, split, batch=len(split)))
     chosen = (labels >= first) & (labels < first + 5)
     return images[chosen], labels[chosen] - first
 
 
 def batches(images: Tensor, labels: Tensor, steps: int) -> Iterator[Batch]:
-    """Random batches, the same ones for everybody."""
+    """Yield random batches, the same for every model."""
     draw = torch.Generator().manual_seed(0)
     for _ in range(steps):
         rows = torch.randint(len(images), (32,), generator=draw)
@@ -39,7 +39,7 @@ def batches(images: Tensor, labels: Tensor, steps: int) -> Iterator[Batch]:
 
 
 def train(model: nn.Module, images: Tensor, labels: Tensor, steps: int) -> None:
-    """Train all of a model's weights."""
+    """Train all weights of a model."""
     model.train()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     for batch in batches(images, labels, steps):
@@ -50,14 +50,14 @@ def train(model: nn.Module, images: Tensor, labels: Tensor, steps: int) -> None:
 
 
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """In per cent."""
+    """Return the accuracy in per cent."""
     model.eval()
     with torch.inference_mode():
         return 100 * float((model(images).argmax(1) == labels).float().mean())
 
 
 def main(steps: int = 40) -> dict[str, float]:
-    """Teach, convert, fine-tune; the accuracies in per cent."""
+    """Train, convert, fine-tune; return the accuracies in per cent."""
     torch.manual_seed(0)
     digits = data.load("digits")
     old, new = some(digits, digits.train, 0), some(digits, digits.train, 5)
@@ -72,16 +72,16 @@ def main(steps: int = 40) -> dict[str, float]:
     }
     with torch.inference_mode():
         difference = (converted(old_test[0]) - original(old_test[0])).abs().max()
-    print(f"converted, the network's outputs differ by {difference:g}")
+    print(f"after conversion, outputs differ by {difference:g}")
     for name, model in {"original": copy.deepcopy(original), "converted": converted}.items():
         found[f"digits 5 to 9, {name}, before"] = accuracy(model, *new_test)
         train(model, *new, steps)
         found[f"digits 5 to 9, {name}, after"] = accuracy(model, *new_test)
     for what, value in found.items():
-        print(f"{what:34} {value:5.1f} % right")
+        print(f"{what:34} {value:5.1f} % accuracy")
     gates = [p.abs().max().item() for name, p in converted.named_parameters() if "gate" in name]
     found["gate"] = max(gates)
-    print(f"{len(gates)} sites, whose gates went from 0 to up to {found['gate']:.3f}")
+    print(f"{len(gates)} sites; the largest gate went from 0 to {found['gate']:.3f}")
     return found
 
 

@@ -1,13 +1,13 @@
-r"""SORT beyond images: a recurrent cell whose two inputs meet by a second-order fusion.
+r"""SORT in a recurrent network: fuse the input and the state of an LSTM.
 
-In an LSTM every gate is a function of two branches, W x of the input and U h of the state, which
-are added. Here they meet by any fusion; with ``sum`` the cell is PyTorch's LSTM.
+In an LSTM, every gate is a function of two branches, W x of the input and U h of the state, which
+are added. Here any fusion can combine them; with ``sum``, the cell is PyTorch's LSTM.
 
 .. math:: i, f, g, o = W x \oplus U h + b, \qquad c' = \sigma(f)\,c + \sigma(i)\tanh(g),
           \qquad h' = \sigma(o)\tanh(c')
 
-The task is the adding problem: of a sequence of numbers two are marked, and the answer is their
-sum. Guessing 1 has a mean squared error of 1/6.
+The task is the adding problem: two numbers of a sequence are marked, and the answer is their sum.
+Always answering 1 has a mean squared error of 1/6.
 
     python examples/lstm.py
     python examples/lstm.py --steps 2000 --length 50
@@ -23,34 +23,34 @@ from sortnet import Fusion
 
 
 class LSTMCell(nn.Module):
-    """A step of an LSTM, with the parameters and the order of gates of ``nn.LSTMCell``.
+    """One step of an LSTM, with the parameters and the order of gates of ``nn.LSTMCell``.
 
     Arguments:
-        inputs: How many numbers the input has.
-        hidden: How many the state has.
-        fusion: How W x and U h meet. The products of ``sort`` may be of either sign, as they are
-            here before any activation.
+        input_size: Size of the input.
+        hidden_size: Size of the state.
+        fusion: How W x and U h are fused. The products of ``sort`` may have either sign, since the
+            branches are not activated.
     """
 
-    def __init__(self, inputs: int, hidden: int, fusion: str = "sort") -> None:
+    def __init__(self, input_size: int, hidden_size: int, fusion: str = "sort") -> None:
         super().__init__()
-        self.input = nn.Linear(inputs, 4 * hidden, bias=False)
-        self.state = nn.Linear(hidden, 4 * hidden, bias=False)
-        self.bias = nn.Parameter(torch.zeros(4 * hidden))
+        self.input = nn.Linear(input_size, 4 * hidden_size, bias=False)
+        self.state = nn.Linear(hidden_size, 4 * hidden_size, bias=False)
+        self.bias = nn.Parameter(torch.zeros(4 * hidden_size))
         self.fusion = Fusion(fusion)
         for parameter in self.parameters():
-            nn.init.uniform_(parameter, -(hidden**-0.5), hidden**-0.5)
+            nn.init.uniform_(parameter, -(hidden_size**-0.5), hidden_size**-0.5)
 
     def forward(self, x: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
         """Map the input and the state to the next state."""
-        met = self.fusion(self.input(x), self.state(h)) + self.bias
-        i, f, g, o = met.chunk(4, dim=-1)
+        gates = self.fusion(self.input(x), self.state(h)) + self.bias
+        i, f, g, o = gates.chunk(4, dim=-1)
         c = torch.sigmoid(f) * c + torch.sigmoid(i) * torch.tanh(g)
         return torch.sigmoid(o) * torch.tanh(c), c
 
 
 class Adder(nn.Module):
-    """Reads a sequence and gives one number."""
+    """Maps a sequence to one number."""
 
     def __init__(self, hidden: int, fusion: str) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Adder(nn.Module):
 
 
 def problem(count: int, length: int) -> tuple[Tensor, Tensor]:
-    """Sequences of a number and a mark, one mark in each half, and the sums of the marked ones."""
+    """Return sequences of numbers and marks, one mark in each half, and the marked sums."""
     numbers, marks = torch.rand(count, length), torch.zeros(count, length)
     for half in (torch.arange(length // 2), torch.arange(length // 2, length)):
         marks[torch.arange(count), half[torch.randint(len(half), (count,))]] = 1
@@ -76,7 +76,7 @@ def problem(count: int, length: int) -> tuple[Tensor, Tensor]:
 
 
 def main() -> None:
-    """Train a cell with the sum and one with SORT."""
+    """Train with the sum and with SORT."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--length", type=int, default=10)

@@ -1,8 +1,8 @@
-"""SORT in a model that is not ours: torchvision's ResNeXt, converted and trained for a few steps.
+"""SORT in an existing model: convert torchvision's ResNeXt and train it for a few steps.
 
-Shows what `sortnet.surgery` does to a model from elsewhere: it lists the places where branches
-meet, makes a copy in which they meet by SORT, weighted by gates that start at zero, checks that
-the copy starts out as the same function, and trains both on scikit-learn's handwritten digits.
+This example lists the sites where branches are added, makes a copy that fuses them by SORT with
+gates that start at zero, checks that the copy computes the same outputs, and trains both on
+scikit-learn's handwritten digits.
 
     python examples/resnext.py
     python examples/resnext.py --steps 100 --batch 64 --gate none
@@ -20,7 +20,7 @@ from sortnet.surgery import sites, sortify
 
 
 def digits(side: int) -> tuple[Tensor, Tensor]:
-    """Images of three equal channels, and their labels."""
+    """Return images with three equal channels, and their labels."""
     data = load_digits()
     images = torch.tensor(data.images, dtype=torch.float32)[:, None] / 8 - 1
     images = F.interpolate(images, (side, side), mode="bilinear")
@@ -28,7 +28,7 @@ def digits(side: int) -> tuple[Tensor, Tensor]:
 
 
 def train(model: nn.Module, images: Tensor, labels: Tensor, steps: int, batch: int) -> list[float]:
-    """The losses of a few steps, on the same images for every model."""
+    """Train for some steps on the same images for every model; return the losses."""
     torch.manual_seed(0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
     losses = []
@@ -60,13 +60,13 @@ def main() -> None:
     changed = sortify(plain, gate=gate)
     images, labels = digits(32)
     difference = (changed.eval()(images[:4]) - plain.eval()(images[:4])).abs().max().item()
-    print(f"\nat the start the two differ by {difference:g}")
+    print(f"\nbefore training, outputs differ by {difference:g}")
     for name, model in {"sum": plain, "SORT": changed}.items():
         losses = train(model.train(), images, labels, options.steps, options.batch)
         print(f"{name:5} loss {losses[0]:.3f} -> {losses[-1]:.3f}")
     if gate == "zero":
         gates = torch.cat([p.detach() for n, p in changed.named_parameters() if "gate" in n])
-        print(f"the gates have moved to {gates.min():.4f} ... {gates.max():.4f}")
+        print(f"gates after training: {gates.min():.4f} to {gates.max():.4f}")
 
 
 if __name__ == "__main__":

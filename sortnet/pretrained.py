@@ -83,7 +83,7 @@ class Config:
         branched = bool(self.options.get("branched"))
         return display(self.network, self.fusion, branched=branched)
 
-    def build(self) -> Network:
+    def create_model(self) -> Network:
         """Create the network, with new weights."""
         with user_input():
             return create_model(self.network, len(self.classes), self.fusion, **self.options)
@@ -190,8 +190,8 @@ def load(directory: str | Path) -> tuple[Network, Config]:
         raise Damaged(f"{directory / WEIGHTS} does not have the SHA-256 of its {CONFIG}")
     tensors = weights(content, directory / WEIGHTS)
     with torch.device("meta"):  # check the shapes before allocating memory
-        _differing(config.build(), tensors, loose=False)
-    network = config.build()
+        _differing(config.create_model(), tensors, loose=False)
+    network = config.create_model()
     fit(network, tensors)
     return network.eval(), config
 

@@ -1,10 +1,10 @@
-"""The oracle: the product's path against the plain composition in float64, in every mode.
+"""The oracle: the path users get against the plain composition in float64, in every mode.
 
 A case is a block, a network or a converted model, with a fusion, a layout, a precision and a mode
 of PyTorch. Its output, its running statistics and each of its gradients are compared with those of
-the same module by PyTorch's own operations and derivatives, eagerly, in float64. In float32 and
-half precision a case passes if every one of them is as exact as by the plain composition in the
-same precision.
+the same module run by PyTorch's own operations and derivatives, eagerly, in float64. In float32 and
+half precision a case passes if each of them is as accurate as the plain composition in the same
+precision.
 
 ``make oracle`` runs all cases and writes results/correctness.json; `tests/test_oracle.py` runs a
 sample.
@@ -42,17 +42,17 @@ LAYOUTS = ("contiguous", "channels_last", "strided")
 PRECISIONS = ("float64", "float32", "bfloat16", "float16", "half")
 """``bfloat16`` and ``float16`` are autocast; ``half`` is a bfloat16 module without autocast."""
 MODES = ("export", "checkpoint", "ddp", "frozen", "cumulative", "double")
-"""All joint, without kernels. Beside them: ``kernels``, ``formulas`` (without), ``inductor``."""
+"""All fused, without kernels. Further modes: ``kernels``, ``formulas`` (without), ``inductor``."""
 TOLERANCE = {"float64": 1e-9, "float32": 2e-5, "bfloat16": 2e-2, "float16": 3e-3, "half": 2e-2}
-"""Relative error that always passes: roundings of a few operations."""
+"""Relative error that always passes: a few roundings."""
 SLACK = 2.0
-"""How much larger than the plain composition's error, in the same precision, an error may be."""
+"""Largest ratio of an error to that of the plain composition in the same precision."""
 FRESH = 150
 """Cases after which new processes are started."""
 DRAWS = {"block": 24, "network": 10}
-"""Draws of weights and input, over which each tensor's error is the median below float64. A
-rounding near a kink changes a gradient much in some draws, in the plain composition as often as in
-ours; a defect shows in all of them."""
+"""Draws of weights and input; below float64, the error of a tensor is the median over them. A
+rounding near a kink changes a gradient a lot in some draws, in the plain composition as often as in
+ours; a defect shows in all draws."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _bottleneck(fusion: str, same: bool) -> nn.Module:
 
 
 def _pre(fusion: str, width: int, stride: int, follower: nn.Module) -> nn.Module:
-    """With a stream of large numbers, as many blocks add up to, beside which F(x) is small."""
+    """With large inputs, as after many blocks, compared with which F(x) is small."""
     first = nn.Conv2d(6, 6, 1)
     nn.init.normal_(first.weight, std=20)
     made = _fusion(fusion, "residual", width)
@@ -213,7 +213,7 @@ def images(case: Case, seed: int = 0) -> Tensor:
 
 
 def subject(case: Case, seed: int = 0) -> nn.Module:
-    """The module of a case, with first weights or after some steps, in float64."""
+    """The module of a case, with initial weights or after some steps, in float64."""
     torch.manual_seed(1 + seed)
     model = SUBJECTS[case.subject](case.fusion).double()
     for module in model.modules():
@@ -250,7 +250,7 @@ def take_steps(model: nn.Module, case: Case) -> None:
 
 
 def loss_of(y: Tensor, turned: bool = False) -> Tensor:
-    """A loss that gives every number of a response another weight."""
+    """A loss that weights each number of a response differently."""
     y = y.double()
     y = y.transpose(-1, -2) if turned and y.dim() == 4 else y
     weight = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).reshape(y.shape)
@@ -258,7 +258,7 @@ def loss_of(y: Tensor, turned: bool = False) -> Tensor:
 
 
 def called(model: nn.Module, mode: str, x: Tensor, stack: ExitStack) -> Callable[[Tensor], Tensor]:
-    """What is called in place of the model in a mode."""
+    """What is called instead of the model in a mode."""
     if mode == "inductor":
         torch._dynamo.reset()
         return torch.compile(model)
@@ -277,13 +277,13 @@ def called(model: nn.Module, mode: str, x: Tensor, stack: ExitStack) -> Callable
 
 
 def outcome(case: Case, path: str, precision: str, seed: int = 0) -> dict[str, Tensor]:
-    """All that a training step leaves behind: response, statistics, gradients.
+    """Everything a training step computes: response, statistics, gradients.
 
     Arguments:
         case: What is run.
         path: ``product`` for what users get, ``plain`` for PyTorch's own operations, eagerly.
         precision: The case's, or ``float64`` for the reference.
-        seed: Of first weights and input.
+        seed: Seed of the initial weights and the input.
     """
     model, x = subject(case, seed), images(case, 100 + seed)
     dtype = {"float64": torch.float64, "half": torch.bfloat16}.get(precision, torch.float32)
@@ -325,12 +325,12 @@ class Verdict:
     """How far a case is from the plain composition in float64.
 
     Attributes:
-        case: Which.
+        case: The case.
         error: The largest relative error of an output, a statistic or a gradient.
-        where: In which.
+        where: The tensor with that error.
         plain: The same tensor's error by the plain composition in the case's precision.
-        passed: Whether that is as exact as it should be.
-        reason: Why it could not be run, if so.
+        passed: Whether the error is within its bound.
+        reason: Why the case could not be run, if so.
     """
 
     case: Case
@@ -342,7 +342,7 @@ class Verdict:
 
 
 def errors(found: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, float]:
-    """The relative error of each tensor; small gradients are held to the largest one."""
+    """The relative error of each tensor; small gradients are compared on the largest one's scale."""
     largest = max((float(t.norm()) for n, t in exact.items() if n.startswith("grad")), default=1.0)
     result = {}
     for name, tensor in exact.items():
@@ -415,7 +415,7 @@ def block_cases() -> Iterator[Case]:
 
 
 def network_cases() -> Iterator[Case]:
-    """The networks of the paper, at first weights and after some steps, and in every mode."""
+    """The networks of the paper, with initial weights and after some steps, in every mode."""
     for name in NETWORKS:
         for fusion in ("sum", "sort", "gated"):
             yield Case(name, fusion, precision="float64", mode="formulas")
@@ -468,7 +468,7 @@ def rows(verdicts: list[Verdict]) -> list[dict[str, Any]]:
 
 
 def main() -> int:
-    """Run all cases in two processes and write what came of them."""
+    """Run all cases in two processes and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", type=Path, help="where to write the table of errors")
     parser.add_argument("--only", default="", help="run only cases whose name contains this")
@@ -494,7 +494,7 @@ def main() -> int:
 
 
 def judged(chosen: list[Case]) -> Iterator[Verdict]:
-    """Judge cases in two processes; new ones now and then, since compiled code stays in memory."""
+    """Judge cases in two processes, restarted regularly because compiled code stays in memory."""
     for start in range(0, len(chosen), FRESH):
         with ProcessPoolExecutor(2, get_context("spawn"), quietly) as pool:
             jobs = [pool.submit(judge, case) for case in chosen[start : start + FRESH]]
@@ -503,7 +503,7 @@ def judged(chosen: list[Case]) -> Iterator[Verdict]:
 
 
 def quietly() -> None:
-    """Set a process of the pool up: warnings of libraries are none of ours here."""
+    """Initialize a process of the pool: ignore warnings of libraries."""
     os.environ["OMP_NUM_THREADS"] = "1"
     warnings.simplefilter("ignore")
     logging.getLogger("torch").setLevel(logging.ERROR)

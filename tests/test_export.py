@@ -43,7 +43,7 @@ def saved(name: str, directory: Path, **options: object) -> Path:
         dataset.std,
         {"run": json.loads(json.dumps(run.as_json()))},
     )
-    network = config.build()
+    network = config.create_model()
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             module.momentum = None
@@ -82,7 +82,7 @@ def test_onnx_gives_the_same_logits(net: Path, tmp_path: Path) -> None:
 
 
 def test_small_numbers_under_roots_are_kept(tmp_path: Path) -> None:
-    """The exporter's optimiser would drop those of a bilinear head: NaN."""
+    """The exporter's optimizer would drop those of a bilinear head: NaN."""
     net = saved("lenet", tmp_path / "net", branched=True, head="bilinear")
     assert export.to_onnx(*load(net), tmp_path / "net.onnx", digits()[:9]).difference < 1e-6
 

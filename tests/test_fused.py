@@ -1,4 +1,4 @@
-"""The joint function against the plain composition, in every way a block can call it."""
+"""The fused path against the plain composition, in every way a block can call it."""
 
 import copy
 import subprocess
@@ -32,7 +32,7 @@ from sortnet.networks import Network
 
 
 class Parts(nn.Module):
-    """What branches are made of, as in the blocks."""
+    """The branches of all kinds of blocks."""
 
     def __init__(self, **options: Any) -> None:  # noqa: ANN401
         super().__init__()
@@ -75,7 +75,7 @@ def inputs(batch: int = 3, last: bool = False, dtype: torch.dtype = torch.float6
 
 
 def fusion_of(terms: str, gated: bool, dtype: torch.dtype = torch.float64) -> Fusion:
-    """A fusion, if asked for with gates of either sign."""
+    """Return a fusion, with gates of either sign if `gated`."""
     if not gated:
         return Fusion(terms)
     fusion = Fusion(terms, gate="one", channels=6).to(dtype)
@@ -92,7 +92,7 @@ def outcome(
     tensors: list[Tensor],
     gated: bool = False,
 ) -> dict[str, Tensor]:
-    """All that a training step leaves behind: response, statistics, gradients."""
+    """Everything a training step computes: response, statistics, gradients."""
     parts, fusion = copy.deepcopy(parts), fusion_of(terms, gated, tensors[0].dtype)
     with kernels.using(mode):
         # raw responses are computed, as they are by a convolution, and may be changed in place
@@ -115,7 +115,7 @@ def assert_same(
 @pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize("terms", ["sum+root", "sum+prod", "max+root", "sum+max+square"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_joint_is_the_plain_composition(kind: str, terms: str, relu: bool, gated: bool) -> None:
+def test_fused_is_the_plain_composition(kind: str, terms: str, relu: bool, gated: bool) -> None:
     arguments = (kind, terms, relu, Parts().double(), inputs(), gated)
     assert_same(outcome("eager", *arguments), outcome("plain", *arguments))
 
@@ -193,7 +193,7 @@ def test_kernels_compute_the_same(kind: str, terms: str, last: bool, gated: bool
 def test_kernels_leave_batch_norm_its_gradients(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Made by our kernel or by PyTorch, of one branch or both, by the batch or by running ones."""
+    """By our kernel or by PyTorch, for one branch or both, batch or running statistics."""
     parts = Parts(affine=case != "no weights").double()
     parts.other.train(case != "one frozen")
     if case == "large images":
@@ -206,7 +206,7 @@ def test_kernels_leave_batch_norm_its_gradients(
 
 @pytest.mark.usefixtures("small_kernels")
 def test_strides_that_a_hook_changed_are_seen() -> None:
-    """A tensor that was packed away for the backward pass may come back in another layout."""
+    """A tensor packed by a saved-tensor hook may be unpacked in another layout."""
     arguments = ("identity-normalised", "sum+root", True, Parts().double(), inputs(last=True))
     expected = outcome("plain", *arguments)
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x.contiguous(), lambda x: x):
@@ -316,7 +316,7 @@ def test_residual_blocks_hold_no_more_at_once_than_with_the_sum(stride: int) -> 
 
 @pytest.mark.parametrize(("name", "variant"), [("resnet20", {}), ("wrn28", {"width": 1})])
 def test_compiled_networks_keep_no_more_than_the_sum(name: str, variant: dict[str, Any]) -> None:
-    """The partitioner that torch.compile has decides what is kept; it must find our savings."""
+    """The partitioner of torch.compile decides what is saved; it must find our savings."""
     images = torch.randn(2, 3, 32, 32)
     kept = {}
     for fusion in ("sum", "sort"):
@@ -349,7 +349,7 @@ def test_a_compiled_network_is_the_network_and_compiles_once() -> None:
 
 
 def test_hooks_and_strangers_fall_back() -> None:
-    """Whoever listens to the batch norm hears it; other norms and fusions are simply called."""
+    """Hooks on the batch norm are called, and so are other norms and fusions."""
     network = create_model("resnet20", fusion="sort").double()
     images = torch.randn(2, 3, 32, 32, dtype=torch.float64)
     expected = trained(network, "plain", images)
@@ -444,7 +444,7 @@ def test_a_kernel_that_fails_is_done_without_and_not_tried_again(
 def test_a_damaged_kernel_on_disk_is_compiled_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that is killed while it links leaves a library that is too short."""
+    """A process killed while linking leaves a truncated library."""
     monkeypatch.setenv("SORTNET_CACHE", str(tmp_path))
     script = (
         "import torch; from sortnet.fusion import kernels, sort\n"
@@ -489,17 +489,17 @@ class Tagged(Tensor):
     """A subclass of tensors."""
 
 
-def test_where_the_joint_path_is_not_used() -> None:
-    """Each obstacle by itself; everything else is joint, also under `set_default_device`."""
+def test_where_the_fused_path_is_not_used() -> None:
+    """Each reason by itself; otherwise it is fused, also under `set_default_device`."""
     a, b = (torch.randn(2, 6, 4, 4) for _ in range(2))
     fusion, norm = Fusion("sum+root"), nn.BatchNorm2d(6)
 
     def why(fusion: nn.Module = fusion, a: Tensor = a, norm: nn.Module = norm) -> str:
         with kernels.using("eager"):
-            return why_not_fused(fusion, a, Normalized(b, norm)) or "joint"
+            return why_not_fused(fusion, a, Normalized(b, norm)) or "fused"
 
     with torch.device("cpu"):
-        assert why() == "joint"
+        assert why() == "fused"
     assert "no second-order term" in why(Fusion("sum"))
     assert "its own forward" in why(Doubled("sum+root"))
     assert "GroupNorm" in why(norm=nn.GroupNorm(2, 6))
@@ -511,7 +511,7 @@ def test_where_the_joint_path_is_not_used() -> None:
     hook = norm.register_forward_hook(lambda *_: None)
     assert "hook" in why()
     hook.remove()
-    assert why() == "joint"
+    assert why() == "fused"
 
 
 @pytest.mark.usefixtures("small_kernels")

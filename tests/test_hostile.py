@@ -142,7 +142,9 @@ def test_impossible_values_are_refused_without_a_checksum(
 
 def test_an_immense_network_is_refused_before_it_is_built(tmp_path: Path) -> None:
     small = pretrained.Config("alexnet", ("a", "b"), options={"size": 64}, size=64)
-    directory = pretrained.save(pretrained.Config("lenet", ("a", "b")).build(), small, tmp_path)
+    directory = pretrained.save(
+        pretrained.Config("lenet", ("a", "b")).create_model(), small, tmp_path
+    )
     content = files.read_sealed(directory / "config.json", pretrained.SEAL)
     content |= {"size": 4096, "options": {"size": 4096}}  # 280 GB of weights
     files.write_sealed(directory / "config.json", content, pretrained.SEAL)

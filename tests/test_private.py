@@ -1,4 +1,4 @@
-"""Without something that PyTorch does not promise, fusions run by its own operations."""
+"""If a private interface of PyTorch is missing, fusions run by its own operations."""
 
 import ast
 import re

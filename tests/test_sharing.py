@@ -50,7 +50,7 @@ def test_a_directory_is_all_that_is_needed(
     name: str, fusion: str, options: dict[str, Any], tmp_path: Path
 ) -> None:
     about = config(name, fusion, options)
-    network = about.build()
+    network = about.create_model()
     with torch.no_grad():
         for p in network.parameters():
             p.add_(0.01 * torch.randn_like(p))
@@ -63,7 +63,7 @@ def test_a_directory_is_all_that_is_needed(
 
 def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
     about = config("lenet", "sum", {})
-    pretrained.save(about.build(), about, tmp_path)
+    pretrained.save(about.create_model(), about, tmp_path)
     weights = tmp_path / pretrained.WEIGHTS
     content = weights.read_bytes()
     for place in (0, 20, len(content) // 2, len(content) - 1):
@@ -91,7 +91,7 @@ def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
 )
 def test_wrong_entries_are_one_line(change: dict[str, Any], says: str, tmp_path: Path) -> None:
     about = config("lenet", "sum", {})
-    pretrained.save(about.build(), about, tmp_path)
+    pretrained.save(about.create_model(), about, tmp_path)
     path = tmp_path / pretrained.CONFIG
     changed = {**files.read_sealed(path, pretrained.SEAL), **change}
     path.write_text(json.dumps({name: x for name, x in changed.items() if x is not None}))
@@ -103,7 +103,7 @@ def test_wrong_entries_are_one_line(change: dict[str, Any], says: str, tmp_path:
 def test_a_clone_is_enough_for_torch_hub(tmp_path: Path) -> None:
     """In a process that has no other way to the package than the clone."""
     about = config("lenet", "sum", {})
-    pretrained.save(about.build(), about, tmp_path / "net")
+    pretrained.save(about.create_model(), about, tmp_path / "net")
     program = f"""
 import sys, torch
 clone = {str(CLONE)!r}

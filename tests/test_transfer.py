@@ -45,7 +45,7 @@ def saved(directory: Path, fusion: str = "sort", seed: int = 0) -> Path:
     config = pretrained.Config(
         "lenet", ("a", "b"), fusion, {"branched": True, "size": 32}, 32, MEAN, STD
     )
-    return pretrained.save(config.build(), config, directory)
+    return pretrained.save(config.create_model(), config, directory)
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import sortnet
 from sortnet import pretrained
 from sortnet.cli import main
 from sortnet.lab import runs
-from tools import cards as card
+from tools import cards
 
 NAMES = ["resnet20-cifar10", "resnet20-sort-cifar10"]
 
@@ -24,7 +24,7 @@ def test_these_come_along() -> None:
 def test_a_network_is_what_its_card_says(name: str) -> None:
     directory = pretrained.place(name)
     text = (directory / "README.md").read_text()
-    assert text == card.markdown(name), "run `make docs`"
+    assert text == cards.markdown(name), "run `make docs`"
     network, config = sortnet.load(name)
     assert f"{config.trained['test']['error']:.2f} %" in text
     assert sum(path.stat().st_size for path in directory.iterdir()) < 1.5e6

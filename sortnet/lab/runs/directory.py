@@ -120,7 +120,7 @@ def load(directory: str | Path) -> tuple[Network, pretrained.Config]:
     if found is None:
         raise UsageError(f"{directory} has no intact checkpoint yet")
     config = network_config(directory, {"steps": found.step})
-    network = config.build()
+    network = config.create_model()
     pretrained.fit(network, found.tensors("model"))
     return network.eval(), config
 
