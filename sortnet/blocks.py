@@ -14,7 +14,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sortnet.fusion import Branch, Normalized, Recomputed, Rectified, defer_norm, fuse_branches
+from sortnet.fusion import (
+    Branch,
+    Normalized,
+    Recomputed,
+    Rectified,
+    defer_batch_norm,
+    fuse_branches,
+)
 from sortnet.fusion.branches import RecomputedSaved, RecomputedSettings
 from sortnet.fusion.formulas import widen
 
@@ -293,7 +300,7 @@ def shortcut(downsample: nn.Module, x: Tensor) -> Tensor | Branch:
         return x
     if isinstance(downsample, Subsample):
         return Subsampled(downsample, x)
-    return defer_norm(downsample, x)
+    return defer_batch_norm(downsample, x)
 
 
 class Subsampled(Recomputed):

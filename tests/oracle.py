@@ -2,9 +2,9 @@
 
 A case is a block, a network or a converted model, with a fusion, a layout, a precision and a mode
 of PyTorch. Its output, its running statistics and each of its gradients are compared with those of
-the same module run by PyTorch's own operations and derivatives, eagerly, in float64. In float32 and
-half precision a case passes if each of them is as accurate as the plain composition in the same
-precision.
+the same module run by PyTorch's own operations and derivatives, eagerly, in float64. In float32
+and half precision a case passes if each of them is as accurate as the plain composition in the
+same precision.
 
 ``make oracle`` runs all cases and writes results/correctness.json; `tests/test_oracle.py` runs a
 sample.
@@ -51,8 +51,8 @@ FRESH = 150
 """Cases after which new processes are started."""
 DRAWS = {"block": 24, "network": 10}
 """Draws of weights and input; below float64, the error of a tensor is the median over them. A
-rounding near a kink changes a gradient a lot in some draws, in the plain composition as often as in
-ours; a defect shows in all draws."""
+rounding near a kink changes a gradient a lot in some draws, in the plain composition as often as
+in ours; a defect shows in all draws."""
 
 
 @dataclass(frozen=True)
@@ -342,7 +342,7 @@ class Verdict:
 
 
 def errors(found: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, float]:
-    """The relative error of each tensor; small gradients are compared on the largest one's scale."""
+    """The relative error of each tensor; small gradients are scaled by the largest."""
     largest = max((float(t.norm()) for n, t in exact.items() if n.startswith("grad")), default=1.0)
     result = {}
     for name, tensor in exact.items():

@@ -6,7 +6,7 @@ From the inside out: `formulas` (values and derivatives), `branches` (kinds of b
 interfaces.
 """
 
-from sortnet.fusion.branches import Branch, Normalized, Recomputed, Rectified, defer_norm
+from sortnet.fusion.branches import Branch, Normalized, Recomputed, Rectified, defer_batch_norm
 from sortnet.fusion.dispatch import why_not_fused
 from sortnet.fusion.formulas import EPS, FIRST_ORDER, SECOND_ORDER, TERMS, parse
 from sortnet.fusion.functional import fuse, sort
@@ -23,7 +23,7 @@ __all__ = [
     "Normalized",
     "Recomputed",
     "Rectified",
-    "defer_norm",
+    "defer_batch_norm",
     "fuse",
     "fuse_branches",
     "parse",

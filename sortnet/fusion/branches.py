@@ -334,7 +334,7 @@ class Normalized(Branch):
         return saved._replace(mean=mean, invstd=torch.rsqrt(var + settings.eps))
 
 
-def defer_norm(module: nn.Module, x: Tensor) -> Tensor | Branch:
+def defer_batch_norm(module: nn.Module, x: Tensor) -> Tensor | Branch:
     """Compute ``module(x)``, except for batch normalization as its last step.
 
     The fusion computes that step (`Normalized`). A sequence with hooks is called as a whole.
@@ -345,7 +345,7 @@ def defer_norm(module: nn.Module, x: Tensor) -> Tensor | Branch:
         *steps, last = module
         for step in steps:
             x = step(x)
-        return defer_norm(last, x)
+        return defer_batch_norm(last, x)
     response: Tensor = module(x)
     return response
 

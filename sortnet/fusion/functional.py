@@ -64,7 +64,7 @@ def fuse(
         >>> fuse(torch.tensor([1.0]), torch.tensor([3.0]), ("max", "prod"))
         tensor([6.])
     """
-    if has_torch_function((a, b)):  # torch.fx proxies: one node in the graph
+    if has_torch_function((a, b)):  # torch.fx proxies: one node in the graph, not its insides
         result: Tensor = handle_torch_function(fuse, (a, b), a, b, terms, eps, gate)
         return result
     if a.shape != b.shape:

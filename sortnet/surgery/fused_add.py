@@ -3,7 +3,7 @@
 from torch import Tensor, fx, nn
 from torch.overrides import handle_torch_function
 
-from sortnet.fusion import Branch, defer_norm, fuse_branches
+from sortnet.fusion import Branch, defer_batch_norm, fuse_branches
 from sortnet.fusion.branches import is_plain_sequential
 from sortnet.fusion.private import hooked as hooked
 
@@ -49,7 +49,7 @@ def unfinished(module: nn.Module, x: Tensor) -> Tensor | Branch:
     if isinstance(x, fx.Proxy):
         proxy: Tensor | Branch = handle_torch_function(unfinished, (x,), module, x)
         return proxy
-    return defer_norm(module, x)
+    return defer_batch_norm(module, x)
 
 
 def normalises(module: nn.Module) -> bool:
