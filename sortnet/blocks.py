@@ -8,6 +8,7 @@ timm's, so that weights can be exchanged.
 """
 
 from collections.abc import Callable
+from functools import partial
 from inspect import signature
 
 import torch
@@ -76,15 +77,19 @@ class TwoBranch(nn.Module):
             )
         small = (kernel_size + 1) // 2
 
+        conv = partial(
+            conv_norm_act,
+            out_channels=out_channels,
+            kernel_size=small,
+            groups=groups,
+            norm_layer=norm_layer,
+            act_layer=act_layer,
+        )
+
         def branch() -> nn.Sequential:
-            layers = {"groups": groups, "norm_layer": norm_layer, "act_layer": act_layer}
-            first = conv_norm_act(
-                in_channels, out_channels, small, padding=(padding + 1) // 2, **layers
-            )
-            second = conv_norm_act(
-                out_channels, out_channels, small, stride=stride, padding=padding // 2, **layers
-            )
-            return nn.Sequential(*first, *second[:-1])  # `forward` passes the last one on
+            first = conv(in_channels, padding=(padding + 1) // 2)
+            second = conv(out_channels, padding=padding // 2, stride=stride)
+            return nn.Sequential(*first, *second[:-1])  # `forward` applies the last activation
 
         self.branch1 = branch()
         self.branch2 = branch()
@@ -268,8 +273,8 @@ class PreActivation(nn.Module):
         """Map :math:`(N, in_channels, H, W)` to :math:`(N, width, H / stride, W / stride)`."""
         active = self.act1(self.bn1(x))
         f = self.conv2(self.act2(self.bn2(self.conv1(active))))
-        x = x if self.downsample is None else projection(self.downsample, active)
-        return fuse_branches(self.fusion, x, f)
+        shortcut = x if self.downsample is None else projection(self.downsample, active)
+        return fuse_branches(self.fusion, shortcut, f)
 
 
 class Subsample(nn.Module):

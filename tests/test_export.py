@@ -128,9 +128,9 @@ def test_a_wrong_file_gets_no_name(
 
 def test_random_images_where_the_data_are_not_there(tmp_path: Path) -> None:
     net = saved("lenet", tmp_path / "net", branched=True)
-    config = files.read_sealed(net / "config.json", pretrained.SEAL)
-    config["trained"]["run"]["data"] = "cifar10"
-    files.write_sealed(net / "config.json", config, pretrained.SEAL)
+    written = files.read_sealed(net / "config.json", pretrained.SEAL)
+    written["trained"]["run"]["data"] = "cifar10"
+    files.write_sealed(net / "config.json", written, pretrained.SEAL)
     network, config = load(net)
     assert sample_images(config, tmp_path, 200) is None
     result = export.to_torch_export(network, config, tmp_path / "net.pt2")

@@ -16,7 +16,15 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
 from sortnet import Fusion, create_model, sort
-from sortnet.blocks import Basic, Projected, Subsample, shortcut
+from sortnet.blocks import (
+    Basic,
+    Bottleneck,
+    PreActivation,
+    Projected,
+    Subsample,
+    TwoBranch,
+    shortcut,
+)
 from sortnet.fusion import (
     Branch,
     Normalized,
@@ -376,12 +384,17 @@ class Doubling(nn.Conv2d):
 def test_modules_that_were_changed_are_called(change: str) -> None:
     """A replaced forward, a hook on a shortcut, an adapted convolution, a longer shortcut."""
     heard: list[str] = []
-    style = {"width": 1} if change in ("subclass", "3 x 3") else {"style": "xu"}
+    style: dict[str, Any] = {"width": 1} if change in ("subclass", "3 x 3") else {"style": "xu"}
     name = "wrn28" if "width" in style else "resnet20"
-    network = create_model(name, fusion="sort", **style).double()  # type: ignore[arg-type]
-    block = network.get_submodule("layer2.0")
+    network = create_model(name, fusion="sort", **style).double()
+    block: Any = network.get_submodule("layer2.0")
     if change == "forward":
-        block.bn2.forward = lambda x: (heard.append("forward"), x.tanh())[1]
+
+        def forward(x: Tensor) -> Tensor:
+            heard.append("forward")
+            return x.tanh()
+
+        block.bn2.forward = forward
     elif change == "sequence hook":
         block.downsample.register_forward_hook(lambda *_: heard.append("hook"))
     elif change == "stem":
@@ -395,6 +408,29 @@ def test_modules_that_were_changed_are_called(change: str) -> None:
     assert_same(trained(network, "eager", images), expected, rtol=1e-8, atol=1e-9)
     assert len(heard) == 2 * told
     assert bool(heard) == (change in ("forward", "sequence hook"))
+
+
+@pytest.mark.parametrize("act_layer", [nn.GELU, nn.SiLU])  # the first has no in-place form
+def test_blocks_take_other_layers(act_layer: type[nn.Module]) -> None:
+    """They are plain then, and equal to their equations."""
+    norm_layer = partial(nn.GroupNorm, 2)
+    layers: dict[str, Any] = {"norm_layer": norm_layer, "act_layer": act_layer}
+    act, x = act_layer(), torch.randn(2, 8, 6, 6)
+    residual = Fusion("sort", block="residual")
+    basic: Any = Basic(8, 8, 1, residual, **layers)
+    pre: Any = PreActivation(8, 8, 1, residual, **layers)
+    neck: Any = Bottleneck(8, 2, 1, residual, **layers)
+    two: Any = TwoBranch(8, 8, 3, Fusion("sort"), padding=1, **layers)
+    with kernels.using("eager"):
+        f = basic.bn2(basic.conv2(act(basic.bn1(basic.conv1(x)))))
+        torch.testing.assert_close(basic(x), act(sort(x, f, "root")))
+        f = pre.conv2(act(pre.bn2(pre.conv1(act(pre.bn1(x))))))
+        torch.testing.assert_close(pre(x), sort(x, f, "root"))
+        f = act(neck.bn2(neck.conv2(act(neck.bn1(neck.conv1(x))))))
+        torch.testing.assert_close(neck(x), act(sort(x, neck.bn3(neck.conv3(f)), "root")))
+        torch.testing.assert_close(two(x), sort(act(two.branch1(x)), act(two.branch2(x))))
+        why = why_not_fused(residual, x, x, act=act)
+        assert f"{act_layer.__name__} follows the fusion" in (why or "fused")
 
 
 def test_batch_norm_complains_as_ever() -> None:

@@ -5,6 +5,7 @@ the same numbers in every mode of PyTorch; docs/correctness.md says how that is 
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,12 +40,11 @@ def why_not_fused(
         >>> why_not_fused(("sum",), x, x)
         'there is no second-order term: it stays the plain network, bit for bit'
     """
+    terms: Any = fusion
     if isinstance(fusion, nn.Module):
         if getattr(type(fusion), "fused_forward", None) is not type(fusion).forward:
             return f"{type(fusion).__name__} has its own forward"
-        terms, gate = fusion.terms, fusion.gate
-    else:
-        terms = fusion
+        terms = fusion.terms
     if not any(term in SECOND_ORDER for term in terms):
         return "there is no second-order term: it stays the plain network, bit for bit"
     if not private.COMPLETE:

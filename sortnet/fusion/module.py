@@ -111,4 +111,4 @@ def fuse_branches(
         relu = act is not None
         return run_fused(a, b, fusion.terms, fusion.eps, relu=relu, gate=fusion.gate)
     y: Tensor = fusion(a.response(), b.response())
-    return y if act is None else act(y)  # type: ignore[no-any-return]
+    return y if act is None else act(y)
