@@ -1,12 +1,13 @@
 """The op: fuse the responses of two branches. Section 3 of the paper.
 
-From the inside out: `formulas` (values and derivatives), `branches` (kinds of branches),
-`kernels` (compiled formulas), `dispatch` (fused or plain), `fused` (the autograd function),
-`functional` and `module` (what users and blocks call). `private` holds the private PyTorch
-interfaces.
+From the inside out: `formulas` (values and derivatives), `branches` and `batch_norm` (kinds of
+branches), `kernels` (compiled formulas), `dispatch` (fused or plain), `fused` (the autograd
+function), `functional` and `module` (what users and blocks call). `private` holds the private
+PyTorch interfaces.
 """
 
-from sortnet.fusion.branches import Branch, Normalized, Recomputed, Rectified, defer_batch_norm
+from sortnet.fusion.batch_norm import Normalized, defer_batch_norm
+from sortnet.fusion.branches import Branch, Recomputed, Rectified
 from sortnet.fusion.dispatch import why_not_fused
 from sortnet.fusion.formulas import EPS, FIRST_ORDER, SECOND_ORDER, TERMS, parse
 from sortnet.fusion.functional import fuse, sort

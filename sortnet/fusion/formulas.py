@@ -166,3 +166,8 @@ def sum_dtype(a: Tensor, b: Tensor) -> torch.dtype:
 def widen(x: Tensor) -> Tensor:
     """Convert half precision to float32: in float16, 300 * 300 is infinite."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+
+
+def sum_by_channel(x: Tensor) -> Tensor:
+    """Sum over all dimensions except the second, image by image."""
+    return (x.sum(tuple(range(2, x.dim()))) if x.dim() > 2 else x).sum(0)

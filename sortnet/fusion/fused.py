@@ -10,11 +10,13 @@ import torch
 from torch import Tensor
 
 from sortnet.fusion import kernels
-from sortnet.fusion.branches import Branch, Normalized, sum_by_channel
+from sortnet.fusion.batch_norm import Normalized
+from sortnet.fusion.branches import Branch
 from sortnet.fusion.formulas import (
     derivatives,
     gate_derivative,
     recomputed_value,
+    sum_by_channel,
     sum_dtype,
     value,
     widen,

@@ -4,7 +4,7 @@ from torch import Tensor, fx, nn
 from torch.overrides import handle_torch_function
 
 from sortnet.fusion import Branch, defer_batch_norm, fuse_branches
-from sortnet.fusion.branches import is_plain_sequential
+from sortnet.fusion.batch_norm import is_plain_sequential
 from sortnet.fusion.private import hooked as hooked
 
 RELU = nn.ReLU()
