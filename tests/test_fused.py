@@ -56,9 +56,9 @@ class Parts(nn.Module):
         """Two branches; `wide` has twice the size and fewer channels."""
         relu = nn.ReLU(inplace=True)
         return {
-            "identity-normalised": (a, Normalized(b, self.norm)),
-            "normalised-normalised": (Normalized(a, self.other), Normalized(b, self.norm)),
-            "subsampled-normalised": (shortcut(self.subsample, wide), Normalized(b, self.norm)),
+            "identity-normalized": (a, Normalized(b, self.norm)),
+            "normalized-normalized": (Normalized(a, self.other), Normalized(b, self.norm)),
+            "subsampled-normalized": (shortcut(self.subsample, wide), Normalized(b, self.norm)),
             "rectified-rectified": (Rectified(a, relu), Rectified(b, relu)),
             "convolved-plain": (Projected(self.conv, wide), b),
             "plain": (a, b),
@@ -66,9 +66,9 @@ class Parts(nn.Module):
 
 
 KINDS = [
-    "identity-normalised",
-    "normalised-normalised",
-    "subsampled-normalised",
+    "identity-normalized",
+    "normalized-normalized",
+    "subsampled-normalized",
     "rectified-rectified",
     "convolved-plain",
     "plain",
@@ -146,7 +146,7 @@ def test_every_kind_of_batch_norm(kind: str, train: bool, options: dict[str, Any
 @pytest.mark.parametrize(
     ("kind", "terms"),
     [
-        ("normalised-normalised", "sum+root"),
+        ("normalized-normalized", "sum+root"),
         ("convolved-plain", "sum+root"),
         ("rectified-rectified", "sort"),
     ],
@@ -178,8 +178,8 @@ def test_gradients_of_a_gates_gradient() -> None:
 @pytest.mark.parametrize(
     ("kind", "terms"),
     [
-        ("identity-normalised", "sum+root"),
-        ("normalised-normalised", "sum+root"),
+        ("identity-normalized", "sum+root"),
+        ("normalized-normalized", "sum+root"),
         ("rectified-rectified", "sum+prod"),
         ("convolved-plain", "sum+root"),
     ],
@@ -206,7 +206,7 @@ def test_kernels_leave_batch_norm_its_gradients(
     parts.other.train(case != "one frozen")
     if case == "large images":
         monkeypatch.setattr(fused, "MAX_IMAGE", 0)
-    arguments = ("normalised-normalised", "sum+root", True, parts, inputs(last=True))
+    arguments = ("normalized-normalized", "sum+root", True, parts, inputs(last=True))
     assert_same(outcome("auto", *arguments), outcome("plain", *arguments))
     inside = {options.norm_backward for _, options in kernels._kernels}  # type: ignore[attr-defined]
     assert inside == {case == "no weights"}
@@ -215,7 +215,7 @@ def test_kernels_leave_batch_norm_its_gradients(
 @pytest.mark.usefixtures("small_kernels")
 def test_strides_that_a_hook_changed_are_seen() -> None:
     """A tensor packed by a saved-tensor hook may be unpacked in another layout."""
-    arguments = ("identity-normalised", "sum+root", True, Parts().double(), inputs(last=True))
+    arguments = ("identity-normalized", "sum+root", True, Parts().double(), inputs(last=True))
     expected = outcome("plain", *arguments)
     with torch.autograd.graph.saved_tensors_hooks(lambda x: x.contiguous(), lambda x: x):
         assert_same(outcome("auto", *arguments), expected)
@@ -468,7 +468,7 @@ def test_a_kernel_that_fails_is_done_without_and_not_tried_again(
 
     monkeypatch.setattr(private, "compile_formula", broken)
     for batch in (2, 3):
-        arguments = ("identity-normalised", "sum+root", True, Parts().double(), inputs(batch))
+        arguments = ("identity-normalized", "sum+root", True, Parts().double(), inputs(batch))
         assert_same(outcome("auto", *arguments), outcome("plain", *arguments))
     assert len(tried) == 1
     assert len(caplog.records) == 1
@@ -591,7 +591,7 @@ def test_jit_trace() -> None:
 
 @pytest.mark.usefixtures("small_kernels")
 def test_saving_on_another_device() -> None:
-    arguments = ("identity-normalised", "sum+root", True, Parts().double(), inputs(last=True))
+    arguments = ("identity-normalized", "sum+root", True, Parts().double(), inputs(last=True))
     expected = outcome("plain", *arguments)
     with torch.autograd.graph.save_on_cpu():
         assert_same(outcome("auto", *arguments), expected)

@@ -71,6 +71,6 @@ def test_float32_under_autocast(name: str) -> None:
     assert torch.equal(y, head(x.float()))
 
 
-def test_normalised_vectors_have_length_one() -> None:
+def test_normalized_vectors_have_length_one() -> None:
     z = torch.randn(5, 100, dtype=torch.float64)
     torch.testing.assert_close(normalize(z).norm(dim=1), torch.ones(5, dtype=torch.float64))

@@ -17,7 +17,7 @@ WHOLE = ["-1", "-5", "1" + "0" * 30]
 REAL = ["-1", "nan", "inf", "-inf", "1e300"]
 ZERO = ["0"]
 TRAIN = ["train", "lenet", "--precision", "float32"]
-IMAGE = Path(__file__).parents[1] / "docs" / "op.md"  # numbers are looked at before files
+IMAGE = Path(__file__).parents[1] / "docs" / "op.md"  # numbers are checked before files
 FLAGS = [
     (["info", "lenet"], "--classes", WHOLE + ZERO),
     (["info", "lenet"], "--size", WHOLE + ZERO),

@@ -259,7 +259,7 @@ def test_other_images(name: str, options: dict[str, Any]) -> None:
 
 @pytest.mark.skipif(not kernels.available("cpu"), reason="Inductor needs a C++ compiler")
 def test_what_stands_between_blocks_has_its_gradient_when_compiled() -> None:
-    """Pooling and response normalisation; of the former a compiler has been wrong."""
+    """Pooling and response normalization; torch.compile has had a wrong gradient of pooling."""
     kinds = nn.AvgPool2d, nn.MaxPool2d, nn.LocalResponseNorm
     every = (module for name in CHAINS for module in create_model(name, 10).modules())
     layers = {str(module): module for module in every if isinstance(module, kinds)}
