@@ -20,7 +20,7 @@ test: lint
 
 # the library with the oldest PyTorch that is supported, in an environment of its own
 OLDEST := .venv-oldest
-OLDEST_TESTS := private fusion joint oracle networks surgery sites export weights
+OLDEST_TESTS := private fusion fused oracle networks surgery sites export weights
 
 $(OLDEST)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(OLDEST)

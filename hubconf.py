@@ -1,6 +1,6 @@
-"""The networks for torch.hub, from a clone or by the repository's name.
+"""The networks for torch.hub.
 
-``torch.hub.load(clone, "resnet20", source="local", fusion="sort")`` builds one, and
+``torch.hub.load(clone, "resnet20", source="local", fusion="sort")`` creates a network, and
 ``torch.hub.load(clone, "trained", source="local", directory="runs/...")`` loads a trained one.
 """
 
@@ -16,10 +16,10 @@ dependencies = ["torch", "safetensors"]
 
 
 def trained(directory: str) -> _Network:
-    """Load the network of a run, or one written by `sortnet.pretrained.save`, with its weights.
+    """Load a trained network.
 
     Arguments:
-        directory: Where it is.
+        directory: Of a finished run, or written by `sortnet.pretrained.save`.
     """
     return _load(directory)[0]
 
@@ -33,5 +33,5 @@ def _entry(name: str) -> _Callable[..., _Network]:
     return entry
 
 
-# torch.hub's entries are this file's own functions, by their names.
+# torch.hub looks up functions of this file by name.
 globals().update({name: _entry(name) for name in _NETWORKS})

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import sortnet
 from sortnet.lab import data
-from sortnet.networks import Fusing
+from sortnet.networks import FusionLike
 
 
 class Bounded(nn.Module):
@@ -30,10 +30,10 @@ class Bounded(nn.Module):
         return a + b + self.weight * torch.tanh(a * b)
 
 
-FUSIONS: dict[str, Fusing] = {"sum": "sum", "sort": "sort", "bounded": Bounded}
+FUSIONS: dict[str, FusionLike] = {"sum": "sum", "sort": "sort", "bounded": Bounded}
 
 
-def train(fusion: Fusing, digits: data.Dataset, steps: int) -> float:
+def train(fusion: FusionLike, digits: data.Dataset, steps: int) -> float:
     """Train a LeNet* for some steps; its error on the test images in per cent."""
     torch.manual_seed(0)  # the same first weights for every fusion
     network = sortnet.create_model("lenet", num_classes=10, fusion=fusion, branched=True)

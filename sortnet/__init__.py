@@ -1,7 +1,7 @@
 """Second-order response fusion for PyTorch: y = F1 + F2 + g(F1 * F2).
 
-Names are imported when they are first used, so that ``import sortnet`` and ``sortnet --help`` do
-not wait for torch.
+Names are imported on first use, so that ``import sortnet`` and ``sortnet --help`` do not wait for
+torch. `Run` and `train` belong to the laboratory, which needs ``pip install "sortnet[lab]"``.
 """
 
 from importlib import import_module
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_MODULES = {
     "Fusion": "sortnet.fusion",
     "Run": "sortnet.lab.runs",
     "branch": "sortnet.surgery",
@@ -35,14 +35,14 @@ _HOMES = {
 }
 __all__ = ["Fusion", "Run", "branch", "create_model", "list_models", "load", "sites", "sort"]
 __all__ += ["sortify", "train"]
-_PACKAGES = {"fusion", "lab", "networks", "pretrained", "surgery"}
+_SUBPACKAGES = {"blocks", "export", "fusion", "heads", "lab", "networks", "pretrained", "surgery"}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401
-    if name in _PACKAGES:
+    if name in _SUBPACKAGES:
         return import_module(f"sortnet.{name}")
-    if name in _HOMES:
-        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        found = globals()[name] = getattr(import_module(_MODULES[name]), name)
         return found
     raise AttributeError(f"module 'sortnet' has no attribute {name!r}")
 

@@ -1,8 +1,21 @@
-"""``python -m sortnet``, for torchrun and the like."""
+"""The command ``sortnet``, also as ``python -m sortnet``."""
 
 import sys
 
-from sortnet.cli import main
+from sortnet.errors import MissingExtra, require_lab
+
+
+def main() -> int:
+    """Run a command, or say how to install what commands need."""
+    try:
+        require_lab()
+    except MissingExtra as error:
+        print(f"sortnet: {error}", file=sys.stderr)
+        return 1
+    from sortnet.cli import main as run
+
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

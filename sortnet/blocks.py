@@ -1,17 +1,25 @@
-"""The blocks whose branches meet in a fusion: Figure 1 of the paper.
+"""The blocks whose branches are fused: Figure 1 of the paper.
 
-Every block is given its fusion as a module, and its `forward` reads as its equation. A branch says
-what its last step is (`Normalized`, `Rectified`), so that `fuse_branches` can take that step
-together with the fusion. Attribute names are torchvision's, so that weights can be exchanged.
+Every block takes its fusion as a module, and its `forward` reads as its equation. Where a branch
+ends in batch normalization or ReLU, the block does not compute that step but passes it on:
+``Normalized(u, bn)`` stands for ``bn(u)`` and ``Rectified(u, act)`` for ``act(u)``, so that
+`fuse_branches` can compute it together with the fusion. Attribute names are torchvision's and
+timm's, so that weights can be exchanged.
 """
 
-from functools import partial
+from collections.abc import Callable
+from inspect import signature
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sortnet.fusion import Branch, Normalized, Recomputed, Rectified, fuse_branches
+from sortnet.fusion import Branch, Normalized, Recomputed, Rectified, defer_norm, fuse_branches
+from sortnet.fusion.branches import RecomputedSaved, RecomputedSettings
+from sortnet.fusion.formulas import widen
+
+Layer = Callable[..., nn.Module]
+"""A class of layers, or a function that makes one."""
 
 
 class TwoBranch(nn.Module):
@@ -19,19 +27,20 @@ class TwoBranch(nn.Module):
 
     .. math:: y = F_1(x) \oplus F_2(x), \qquad F_m(x) = \sigma(\theta'_m\,\sigma(\theta_m x))
 
-    A kernel of k x k becomes two cascaded ones of (k+1)/2 x (k+1)/2 in each branch, which keeps
-    the receptive field. The padding is shared out between the two, the first taking the odd one;
-    the stride is the second one's, for otherwise the receptive field would grow with it.
+    In each branch, two (k+1)/2 x (k+1)/2 convolutions replace the k x k convolution, which keeps
+    the receptive field. They share the padding; the first takes the odd pixel. The second has the
+    stride: in the first, it would enlarge the receptive field.
 
     Arguments:
         in_channels: Input channels.
-        out_channels: Output channels, of all four convolutions.
-        kernel_size: The side of the kernel that is replaced, odd.
-        fusion: Takes the two branches' responses.
-        stride: The stride of the convolution replaced.
+        out_channels: Output channels of all four convolutions.
+        kernel_size: Side of the kernel that is replaced; odd.
+        fusion: Takes the responses of the two branches.
+        stride: Stride of the convolution that is replaced.
         padding: Its padding.
         groups: Its groups, kept in all four convolutions.
-        norm: Whether batch normalisation follows each convolution.
+        norm_layer: Normalization after each convolution, called with the number of channels.
+        act_layer: Activation.
 
     Example:
         >>> import torch
@@ -50,7 +59,8 @@ class TwoBranch(nn.Module):
         stride: int = 1,
         padding: int = 0,
         groups: int = 1,
-        norm: bool = False,
+        norm_layer: Layer | None = None,
+        act_layer: Layer = nn.ReLU,
     ) -> None:
         super().__init__()
         if kernel_size % 2 == 0:
@@ -60,23 +70,28 @@ class TwoBranch(nn.Module):
         small = (kernel_size + 1) // 2
 
         def branch() -> nn.Sequential:
-            conv = partial(
-                convolution, out_channels=out_channels, kernel_size=small, groups=groups, norm=norm
+            layers = {"groups": groups, "norm_layer": norm_layer, "act_layer": act_layer}
+            first = conv_norm_act(
+                in_channels, out_channels, small, padding=(padding + 1) // 2, **layers
             )
-            first = conv(in_channels, padding=(padding + 1) // 2)
-            second = conv(out_channels, padding=padding // 2, stride=stride)
-            return nn.Sequential(*first, *second[:-1])  # the last ReLU is the fusion's to take
+            second = conv_norm_act(
+                out_channels, out_channels, small, stride=stride, padding=padding // 2, **layers
+            )
+            return nn.Sequential(*first, *second[:-1])  # `forward` passes the last one on
 
         self.branch1 = branch()
         self.branch2 = branch()
+        self.act = in_place(act_layer)
         self.fusion = fusion
 
     def forward(self, x: Tensor) -> Tensor:
         """Map :math:`(N, in_channels, H, W)` to :math:`(N, out_channels, H', W')`."""
-        return fuse_branches(self.fusion, Rectified(self.branch1(x)), Rectified(self.branch2(x)))
+        f1 = Rectified(self.branch1(x), self.act)
+        f2 = Rectified(self.branch2(x), self.act)
+        return fuse_branches(self.fusion, f1, f2)
 
 
-def convolution(
+def conv_norm_act(
     in_channels: int,
     out_channels: int,
     kernel_size: int,
@@ -84,13 +99,22 @@ def convolution(
     stride: int = 1,
     padding: int = 0,
     groups: int = 1,
-    norm: bool = False,
+    norm_layer: Layer | None = None,
+    act_layer: Layer = nn.ReLU,
 ) -> list[nn.Module]:
-    """A convolution and its activation, with batch normalisation between them if asked for."""
+    """Return a convolution, its normalization if there is one, and its activation."""
+    bias = norm_layer is None
     conv = nn.Conv2d(
-        in_channels, out_channels, kernel_size, stride, padding, groups=groups, bias=not norm
+        in_channels, out_channels, kernel_size, stride, padding, groups=groups, bias=bias
     )
-    return [conv, *([nn.BatchNorm2d(out_channels)] if norm else []), nn.ReLU(inplace=True)]
+    norm = [] if norm_layer is None else [norm_layer(out_channels)]
+    return [conv, *norm, in_place(act_layer)]
+
+
+def in_place(act_layer: Layer) -> nn.Module:
+    """Return an activation that overwrites its input, if the layer has such an option."""
+    able = "inplace" in signature(act_layer).parameters
+    return act_layer(inplace=True) if able else act_layer()
 
 
 class Basic(nn.Module):
@@ -101,11 +125,13 @@ class Basic(nn.Module):
     Arguments:
         in_channels: Input channels.
         width: Output channels.
-        stride: The first convolution's stride.
+        stride: Stride of the first convolution.
         fusion: Takes the shortcut and the residual response.
-        downsample: The shortcut where shapes differ; the identity otherwise.
-        relu: Whether the fused response is activated, as in the original.
+        downsample: The shortcut where shapes differ; the identity by default.
+        final_act: Whether the output is activated, as in the original.
         bias: Whether the convolutions have biases.
+        norm_layer: Normalization, called with the number of channels.
+        act_layer: Activation.
     """
 
     expansion = 1
@@ -118,24 +144,27 @@ class Basic(nn.Module):
         fusion: nn.Module,
         downsample: nn.Module | None = None,
         *,
-        relu: bool = True,
+        final_act: bool = True,
         bias: bool = False,
+        norm_layer: Layer = nn.BatchNorm2d,
+        act_layer: Layer = nn.ReLU,
     ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, width, 3, stride, 1, bias=bias)
-        self.bn1 = nn.BatchNorm2d(width)
+        self.bn1 = norm_layer(width)
+        self.act1 = in_place(act_layer)
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=bias)
-        self.bn2 = nn.BatchNorm2d(width)
+        self.bn2 = norm_layer(width)
         self.downsample = downsample or nn.Identity()
         self.fusion = fusion
-        self.relu = relu
+        # not in place: a fusion may save its output
+        self.act2 = act_layer() if final_act else None
 
     def forward(self, x: Tensor) -> Tensor:
         """Map :math:`(N, in_channels, H, W)` to :math:`(N, width, H / stride, W / stride)`."""
-        f = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        f = self.conv2(f)
-        shortcut = _shortcut(self.downsample, x)
-        return fuse_branches(self.fusion, shortcut, Normalized(f, self.bn2), relu=self.relu)
+        f = self.act1(self.bn1(self.conv1(x)))
+        f = Normalized(self.conv2(f), self.bn2)  # bn2(conv2(f))
+        return fuse_branches(self.fusion, shortcut(self.downsample, x), f, act=self.act2)
 
 
 class Bottleneck(nn.Module):
@@ -144,14 +173,16 @@ class Bottleneck(nn.Module):
     .. math:: y = \sigma(x \oplus F(x)),
               \qquad F = BN\,\theta_3\,\sigma\,BN\,\theta_2\,\sigma\,BN\,\theta_1
 
-    The stride is in the 3 x 3 convolution, as in fb.resnet.torch and torchvision.
+    The 3 x 3 convolution has the stride, as in fb.resnet.torch and torchvision.
 
     Arguments:
         in_channels: Input channels.
-        width: The inner channels; the output has four times as many.
-        stride: The second convolution's stride.
+        width: Inner channels; the output has four times as many.
+        stride: Stride of the second convolution.
         fusion: Takes the shortcut and the residual response.
-        downsample: The shortcut where shapes differ; the identity otherwise.
+        downsample: The shortcut where shapes differ; the identity by default.
+        norm_layer: Normalization, called with the number of channels.
+        act_layer: Activation.
     """
 
     expansion = 4
@@ -163,37 +194,29 @@ class Bottleneck(nn.Module):
         stride: int,
         fusion: nn.Module,
         downsample: nn.Module | None = None,
+        *,
+        norm_layer: Layer = nn.BatchNorm2d,
+        act_layer: Layer = nn.ReLU,
     ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(in_channels, width, 1, bias=False)
-        self.bn1 = nn.BatchNorm2d(width)
+        self.bn1 = norm_layer(width)
+        self.act1 = in_place(act_layer)
         self.conv2 = nn.Conv2d(width, width, 3, stride, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
+        self.bn2 = norm_layer(width)
+        self.act2 = in_place(act_layer)
         self.conv3 = nn.Conv2d(width, width * self.expansion, 1, bias=False)
-        self.bn3 = nn.BatchNorm2d(width * self.expansion)
+        self.bn3 = norm_layer(width * self.expansion)
         self.downsample = downsample or nn.Identity()
         self.fusion = fusion
+        self.act3 = act_layer()
 
     def forward(self, x: Tensor) -> Tensor:
         """Map :math:`(N, in_channels, H, W)` to :math:`(N, 4 width, H / stride, W / stride)`."""
-        f = F.relu(self.bn1(self.conv1(x)), inplace=True)
-        f = F.relu(self.bn2(self.conv2(f)), inplace=True)
-        f = self.conv3(f)
-        shortcut = _shortcut(self.downsample, x)
-        return fuse_branches(self.fusion, shortcut, Normalized(f, self.bn3), relu=True)
-
-
-def _shortcut(downsample: nn.Module, x: Tensor) -> Tensor | Branch:
-    if isinstance(downsample, nn.Identity):
-        return x
-    if isinstance(downsample, Subsample):
-        settings = downsample.out_channels, downsample.stride
-        return Recomputed(downsample(x), (x,), _subsampled, settings)
-    if isinstance(downsample, nn.Sequential):
-        conv, norm = downsample
-        return Normalized(conv(x), norm)
-    response: Tensor = downsample(x)
-    return response
+        f = self.act1(self.bn1(self.conv1(x)))
+        f = self.act2(self.bn2(self.conv2(f)))
+        f = Normalized(self.conv3(f), self.bn3)  # bn3(conv3(f))
+        return fuse_branches(self.fusion, shortcut(self.downsample, x), f, act=self.act3)
 
 
 class PreActivation(nn.Module):
@@ -201,21 +224,34 @@ class PreActivation(nn.Module):
 
     .. math:: y = x \oplus F(x), \qquad F = \theta_2\,\sigma\,BN\,\theta_1\,\sigma\,BN
 
-    Where shapes differ the shortcut is a 1 x 1 convolution of the activated input, as in their
+    Where shapes differ, the shortcut is a 1 x 1 convolution of the activated input, as in their
     code.
 
     Arguments:
         in_channels: Input channels.
         width: Output channels.
-        stride: The first convolution's stride.
+        stride: Stride of the first convolution.
         fusion: Takes the shortcut and the residual response.
+        norm_layer: Normalization, called with the number of channels.
+        act_layer: Activation.
     """
 
-    def __init__(self, in_channels: int, width: int, stride: int, fusion: nn.Module) -> None:
+    def __init__(
+        self,
+        in_channels: int,
+        width: int,
+        stride: int,
+        fusion: nn.Module,
+        *,
+        norm_layer: Layer = nn.BatchNorm2d,
+        act_layer: Layer = nn.ReLU,
+    ) -> None:
         super().__init__()
-        self.bn1 = nn.BatchNorm2d(in_channels)
+        self.bn1 = norm_layer(in_channels)
+        self.act1 = in_place(act_layer)
         self.conv1 = nn.Conv2d(in_channels, width, 3, stride, 1, bias=False)
-        self.bn2 = nn.BatchNorm2d(width)
+        self.bn2 = norm_layer(width)
+        self.act2 = in_place(act_layer)
         self.conv2 = nn.Conv2d(width, width, 3, 1, 1, bias=False)
         same = in_channels == width and stride == 1
         self.downsample = None if same else nn.Conv2d(in_channels, width, 1, stride, bias=False)
@@ -223,29 +259,18 @@ class PreActivation(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map :math:`(N, in_channels, H, W)` to :math:`(N, width, H / stride, W / stride)`."""
-        active = F.relu(self.bn1(x), inplace=True)
-        f = F.relu(self.bn2(self.conv1(active)), inplace=True)
-        return fuse_branches(self.fusion, self._shortcut(x, active), self.conv2(f))
-
-    def _shortcut(self, x: Tensor, active: Tensor) -> Tensor | Branch:
-        if self.downsample is None:
-            return x
-        sources = active, self.downsample.weight
-        return Recomputed(self.downsample(active), sources, _pointwise, self.downsample.stride[:1])
-
-
-def _pointwise(x: Tensor, weight: Tensor, stride: int) -> Tensor:
-    """A 1 x 1 convolution as a matrix product."""
-    x = x[:, :, ::stride, ::stride].permute(0, 2, 3, 1)
-    return F.linear(x, weight.flatten(1).to(x.dtype)).permute(0, 3, 1, 2)
+        active = self.act1(self.bn1(x))
+        f = self.conv2(self.act2(self.bn2(self.conv1(active))))
+        x = x if self.downsample is None else projection(self.downsample, active)
+        return fuse_branches(self.fusion, x, f)
 
 
 class Subsample(nn.Module):
     """The shortcut without parameters (He's option A): every second pixel, zeros as new channels.
 
     Arguments:
-        out_channels: Output channels; those that the input lacks come last and are zero.
-        stride: Every how many pixels one is kept.
+        out_channels: Output channels; those beyond the input's are zero.
+        stride: Distance between the pixels that are kept.
     """
 
     def __init__(self, out_channels: int, stride: int) -> None:
@@ -258,13 +283,62 @@ class Subsample(nn.Module):
         return F.pad(x, (0, 0, 0, 0, 0, self.out_channels - x.shape[1]))
 
     def extra_repr(self) -> str:
-        """The arguments."""
+        """Return the arguments."""
         return f"{self.out_channels}, stride={self.stride}"
 
 
-def _subsampled(x: Tensor, out_channels: int, stride: int) -> Tensor:
-    """What `Subsample` does, in other operations."""
-    x = x[:, :, ::stride, ::stride]
-    images, channels, *sides = x.shape
-    zeros = x.new_zeros(images, out_channels, *sides)
-    return torch.slice_scatter(zeros, x, dim=1, end=channels)
+def shortcut(downsample: nn.Module, x: Tensor) -> Tensor | Branch:
+    """Compute ``downsample(x)``, except for a last step that the fusion can compute."""
+    if isinstance(downsample, nn.Identity):
+        return x
+    if isinstance(downsample, Subsample):
+        return Subsampled(downsample, x)
+    return defer_norm(downsample, x)
+
+
+class Subsampled(Recomputed):
+    """The branch ``subsample(x)``, recomputed from x."""
+
+    replaces = Subsample
+
+    def __init__(self, subsample: Subsample, x: Tensor) -> None:
+        super().__init__(subsample, x, subsample.out_channels, subsample.stride)
+
+    @classmethod
+    def recompute(cls, settings: RecomputedSettings, saved: RecomputedSaved) -> Tensor:
+        """Subsample, by other operations than `Subsample`."""
+        x = saved.x[:, :, :: settings.stride, :: settings.stride]
+        images, channels, *sides = x.shape
+        zeros = x.new_zeros(images, settings.out_channels, *sides)
+        return widen(torch.slice_scatter(zeros, x, dim=1, end=channels))
+
+
+def projection(conv: nn.Module, x: Tensor) -> Tensor | Branch:
+    """Compute ``conv(x)`` such that a fusion can recompute it."""
+    return Projected(conv, x) if isinstance(conv, nn.Conv2d) else conv(x)
+
+
+class Projected(Recomputed):
+    """The branch ``conv(x)`` of a 1 x 1 convolution, recomputed from x as a matrix product."""
+
+    replaces = nn.Conv2d
+
+    def __init__(self, conv: nn.Conv2d, x: Tensor) -> None:
+        super().__init__(conv, x, conv.out_channels, conv.stride[0])
+
+    def unsupported(self) -> str | None:
+        """Return why the convolution is not a product with its weight, or None."""
+        conv = self.module
+        assert isinstance(conv, nn.Conv2d)
+        pointwise = conv.kernel_size == (1, 1) and conv.padding == (0, 0) and conv.groups == 1
+        if pointwise and conv.bias is None and conv.stride[0] == conv.stride[1]:
+            return None
+        return "the convolution of the shortcut is not 1 x 1 without a bias"
+
+    @classmethod
+    def recompute(cls, settings: RecomputedSettings, saved: RecomputedSaved) -> Tensor:
+        """Multiply each pixel by the weight."""
+        assert saved.weight is not None
+        x = saved.x[:, :, :: settings.stride, :: settings.stride].permute(0, 2, 3, 1)
+        y = F.linear(x, saved.weight.flatten(1).to(x.dtype))
+        return widen(y.permute(0, 3, 1, 2))

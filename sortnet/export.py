@@ -1,7 +1,7 @@
-"""Networks for other programs: ONNX and torch.export files, checked before they get their names.
+"""Export networks to ONNX and torch.export files, which are checked before they are written.
 
-Both take normalised images of any number, ``(batch, 3, size, size)``, and give logits. What else
-is needed to use them, the classes and how images are prepared, travels inside.
+Both take normalized images, ``(batch, 3, size, size)`` with any batch size, and return logits. The
+classes and the preprocessing are stored inside the file.
 """
 
 import io
@@ -22,14 +22,14 @@ from sortnet.networks import Network
 from sortnet.pretrained import Config
 
 BATCHES = (1, 7)
-"""The batch sizes a file is checked at; neither is the one it is traced with."""
+"""Batch sizes used to check a file; neither is the one it is traced with."""
 
 IMAGES = 200
 TOLERANCE = 1e-4
-"""The largest difference to PyTorch's logits that passes, or of logits above 1 this part.
+"""The largest difference from PyTorch's logits that passes; relative to the largest logit above 1.
 
-A compact bilinear head needs it: its roots near zero make 2e-5 of rounding, also in PyTorch alone
-from one batch size to another. Without such a head the difference is some 1e-6 of the logits.
+A compact bilinear head needs this much: its roots near zero amplify rounding errors to 2e-5, also
+between batch sizes in PyTorch alone. Without such a head the difference is about 1e-6.
 """
 
 ABOUT = "sortnet.json"
@@ -37,14 +37,14 @@ ABOUT = "sortnet.json"
 
 @dataclass(frozen=True)
 class Exported:
-    """A file that was written, and how it was checked.
+    """An exported file, and how it was checked.
 
     Attributes:
-        path: Where it is.
-        size: In bytes.
-        images: How many images it was checked with.
-        kind: ``given`` or ``random``.
-        difference: The largest one between its logits and PyTorch's.
+        path: The file.
+        size: Its size in bytes.
+        images: Number of images it was checked with.
+        kind: ``given`` or ``random`` images.
+        difference: Largest difference between its logits and PyTorch's.
     """
 
     path: Path
@@ -66,17 +66,17 @@ def to_onnx(
     output: str | Path,
     images: Tensor | None = None,
 ) -> Exported:
-    """Write a network as one ONNX file, after comparing it with PyTorch in ONNX Runtime.
+    """Export a network to one ONNX file, after comparing it with PyTorch in ONNX Runtime.
 
     Arguments:
         network: The network, as `sortnet.load` returns it.
         config: Its classes and preprocessing, as `sortnet.load` returns it.
-        output: The file; one that is there is replaced when the new one is known to be right.
+        output: The file; an existing one is replaced once the new one has passed the check.
         images: Normalized images to compare with; random ones by default.
     """
     try:
         import onnxruntime
-        import onnxscript  # noqa: F401  # the exporter needs it, and says so in forty lines
+        import onnxscript  # noqa: F401  # the exporter needs it, and its own error has forty lines
     except ImportError as error:
         raise UsageError(
             f"ONNX needs {error.name}, which is not installed:"
@@ -100,15 +100,15 @@ def to_torch_export(
     output: str | Path,
     images: Tensor | None = None,
 ) -> Exported:
-    """Write a network as a ``.pt2`` file of torch.export, after comparing it with the network.
+    """Export a network to a ``.pt2`` file of torch.export, after comparing it with the network.
 
-    What is compared is the program in memory: loading a ``.pt2`` file may unpickle.
+    The program in memory is compared, not the file: loading a ``.pt2`` file may unpickle.
 
     Arguments:
         network: The network, as `sortnet.load` returns it.
         config: Its classes and preprocessing, as `sortnet.load` returns it.
-        output: The file; one that is there is replaced when the new one is known to be right.
-        images: As in `to_onnx`.
+        output: The file; an existing one is replaced once the new one has passed the check.
+        images: Normalized images to compare with; random ones by default.
     """
     subject = _Subject.of(network, config, output, images, suffix=".pt2")
     program = subject.traced()
@@ -120,7 +120,7 @@ def to_torch_export(
 
 @dataclass(frozen=True, eq=False)
 class _Subject:
-    """A network to be exported, where to, and the images that it is checked with."""
+    """A network to export, the file, and the images to check it with."""
 
     network: Network
     config: Config
@@ -141,13 +141,15 @@ class _Subject:
         if output.suffix != suffix:
             raise UsageError(f"{output} should be called {output.stem}{suffix}")
         if not output.parent.is_dir():
-            raise FileNotFoundError(f"{output.parent} is not there to put {output.name} into")
+            raise FileNotFoundError(
+                f"cannot write {output}: there is no directory {output.parent}"
+            )
         if images is not None:
             return cls(network.eval(), config, output, images, "given")
         return cls(network.eval(), config, output, _random_images(config), "random")
 
     def about(self) -> str:
-        """The classes, and how images are prepared, as JSON."""
+        """Return the classes and the preprocessing as JSON."""
         config = self.config
         return json.dumps(
             {
@@ -160,7 +162,7 @@ class _Subject:
         )
 
     def traced(self) -> ExportedProgram:
-        # A batch of one would become a constant, and kernels are not for other programs.
+        # A batch of one would become a constant; kernels cannot be exported.
         example = torch.zeros(2, *self.images.shape[1:])
         with torch.no_grad(), kernels.using("plain"):
             return torch.export.export(
@@ -168,14 +170,16 @@ class _Subject:
             )
 
     def compared(self, run: Callable[[Tensor], Tensor]) -> float:
-        """The largest difference to the network's own logits, over all batch sizes."""
+        """Return the largest difference from the network's own logits, over all batch sizes."""
         differences, largest = [], 1.0
         with torch.no_grad(), kernels.using("plain"):
             for part in (x for batch in BATCHES for x in torch.split(self.images, batch)):
                 expected = self.network(part)
                 differences.append(float((run(part) - expected).abs().max()))
                 largest = max(largest, float(expected.abs().max()))
-        if not all(difference <= TOLERANCE * largest for difference in differences):  # nor is NaN
+        if not all(
+            difference <= TOLERANCE * largest for difference in differences
+        ):  # also for NaN
             raise OSError(
                 f"{self.output} is not written: its logits would differ from PyTorch's by"
                 f" {max(differences):.2g}, and {TOLERANCE * largest:.2g} is allowed"
@@ -190,14 +194,14 @@ class _Subject:
 def _onnx(subject: _Subject) -> bytes:
     program = subject.traced()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the exporter's about its own future
+        warnings.simplefilter("ignore")  # deprecations inside the exporter
         exported = torch.onnx.export(
             program,
             dynamo=True,
             input_names=["images"],
             output_names=["logits"],
             external_data=False,
-            optimize=False,  # it would take the 1e-8 under a bilinear head's roots for 0
+            optimize=False,  # it would replace the 1e-8 under the roots of a bilinear head by 0
             verbose=False,
         )
     assert exported is not None

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: atomic writing, checksums, locks."""
+"""Atomic writes, checksums, locks."""
 
 import errno
 import glob
@@ -13,9 +13,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
-
-import filelock
+from typing import TYPE_CHECKING, Any
 
 from sortnet.errors import Damaged, UsageError
 
@@ -24,20 +22,22 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
+if TYPE_CHECKING:
+    import filelock
+
 log = logging.getLogger(__name__)
 
 TRIES, PAUSE = 20, 0.02
-"""How often a lock is tried, and the seconds in between: whoever asks for its holder has it for a
-moment."""
+"""How often a lock is tried, and the seconds in between: `holder` takes it for a moment."""
 UNSUPPORTED = (errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK, errno.EINVAL)
-"""What file systems without locks say when they are asked for one."""
+"""The error numbers of file systems without locks."""
 
 
 def write(path: Path, content: bytes | str) -> None:
-    """Write a file under a temporary name, put it on the disk, then give it its name.
+    """Write a file atomically: write a temporary file, flush it to disk, rename it.
 
-    A reader sees the old file or the new one, whenever the power fails or the disk is full. What
-    killed writers of the same file left behind is removed.
+    A reader sees the old file or the new one, even if the power fails or the disk is full.
+    Temporary files of killed writers of the same file are removed.
     """
     temporary = path.with_name(f".{path.name}.{_host()}.{os.getpid()}")
     remove_leftovers(path.parent, path.name)
@@ -55,7 +55,7 @@ def remove_leftovers(directory: Path, name: str = "*") -> None:
 
     Arguments:
         directory: Where they wrote.
-        name: The file that they wrote; by default any.
+        name: The file they wrote; any file by default.
     """
     pattern = "*" if name == "*" else glob.escape(name)
     for path in directory.glob(f".{pattern}.{glob.escape(_host())}.*"):
@@ -65,7 +65,7 @@ def remove_leftovers(directory: Path, name: str = "*") -> None:
 
 
 def _host() -> str:
-    """The machine's name, as part of a file's: another machine's processes cannot be asked for."""
+    """Return the machine's name, for use in file names: processes exist on one machine only."""
     return re.sub(r"[^\w-]", "_", platform.node()) or "_"
 
 
@@ -74,13 +74,13 @@ def _alive(process: int) -> bool:
         os.kill(process, 0)
     except (ProcessLookupError, OverflowError):
         return False
-    except OSError:  # it is somebody else's
+    except OSError:  # it belongs to another user
         return True
     return True
 
 
 def set_aside(path: Path, label: str = "damaged") -> Path:
-    """Rename a file or directory to ``label-name``, with a number if there is one already."""
+    """Rename a file or directory to ``label-name``, with a number if that exists already."""
     target, count = path.with_name(f"{label}-{path.name}"), 1
     while target.exists():
         count += 1
@@ -91,26 +91,30 @@ def set_aside(path: Path, label: str = "damaged") -> Path:
 
 
 def write_through(path: Path, content: bytes | str) -> None:
-    """Write a file and wait until it is on the disk."""
+    """Write a file and flush it to disk."""
     try:
         with path.open("wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
-    except OSError as error:  # a full disk does not say which file it was
+    except OSError as error:  # the error of a full disk does not name the file
         raise OSError(error.errno, error.strerror, str(path)) from None
 
 
 def write_json(path: Path, value: object) -> None:
-    """Write a value as JSON that a person can read."""
+    """Write a value as indented JSON."""
     write(path, json.dumps(value, indent=2) + "\n")
 
 
 def read_json(path: Path) -> Any:  # noqa: ANN401
-    """Read a JSON file; one that is none is an error that names it."""
+    """Read a JSON file; raise a `UsageError` with its name if it is not one."""
     try:
         return json.loads(path.read_bytes())
-    except (ValueError, RecursionError, MemoryError) as error:  # also numbers that are too long
+    except (
+        ValueError,
+        RecursionError,
+        MemoryError,
+    ) as error:  # also for numbers that are too long
         raise UsageError(f"{path} is not a JSON file: {error}") from None
 
 
@@ -120,14 +124,14 @@ def write_sealed(path: Path, value: Mapping[str, Any], seal: str = "sha256") -> 
     Arguments:
         path: The file.
         value: The object.
-        seal: The entry for the SHA-256, which is none of the object's own.
+        seal: The entry for the SHA-256; not a key of the object.
     """
-    plain = json.loads(json.dumps(value))  # with the keys that a reader will find
+    plain = json.loads(json.dumps(value))  # keys become strings, as a reader will find them
     write_json(path, {**plain, seal: digest(canonical(plain))})
 
 
 def read_sealed(path: Path, seal: str = "sha256") -> dict[str, Any]:
-    """Read what `write_sealed` wrote; a file of an earlier version has no SHA-256 to verify.
+    """Read a file written by `write_sealed`; files of earlier versions have no SHA-256 to verify.
 
     Raises:
         Damaged: The file was changed.
@@ -142,13 +146,13 @@ def read_sealed(path: Path, seal: str = "sha256") -> dict[str, Any]:
 
 
 def canonical(value: object) -> bytes:
-    """A value as the JSON that its SHA-256 is taken of."""
+    """Return a value as the JSON that is hashed."""
     return json.dumps(value, sort_keys=True).encode()
 
 
 def sync(directory: Path) -> None:
-    """Wait until a directory's entries are on the disk."""
-    if os.name == "nt":  # which opens no directories
+    """Flush the entries of a directory to disk."""
+    if os.name == "nt":  # directories cannot be opened
         return
     descriptor = os.open(directory, os.O_RDONLY)
     try:
@@ -158,14 +162,14 @@ def sync(directory: Path) -> None:
 
 
 def remove(directory: Path) -> None:
-    """Remove a directory, first from sight and then from the disk."""
+    """Remove a directory; rename it first, so that no one sees it half removed."""
     hidden = directory.with_name(f".removed-{directory.name}-{os.getpid()}")
     directory.rename(hidden)
     shutil.rmtree(hidden)
 
 
 def digest(content: bytes) -> str:
-    """The SHA-256 of some bytes."""
+    """Return the SHA-256 of some bytes."""
     return hashlib.sha256(content).hexdigest()
 
 
@@ -174,13 +178,14 @@ class LockHeld(BlockingIOError):
 
 
 _descriptors: set[int] = set()
-"""Of this process's lock files."""
+"""The open lock files of this process."""
 
 
 def _forget_locks() -> None:
-    """Close the lock files in a forked process; a lock is free only when no process has it open.
+    """Close the lock files in a forked process.
 
-    The processes that read images outlive a killed one by some seconds.
+    A lock is released only when no process has the file open, and data loading workers outlive a
+    killed parent by some seconds.
     """
     for descriptor in _descriptors:
         os.close(descriptor)
@@ -193,16 +198,16 @@ if hasattr(os, "register_at_fork"):
 
 @contextmanager
 def locked(path: Path, doing: str, *, wait: bool = False) -> Iterator[None]:
-    """Hold a lock file; the system lets go of it when the process ends, however that happens.
+    """Hold a lock file; the system releases it when the process ends, however that happens.
 
-    Where there are no such locks, the existence of a file beside it is the lock; one that a killed
-    process left there is removed by the next process on the same machine.
+    On file systems without locks, the existence of a second file is the lock. If a killed process
+    left it, the next process on the same machine removes it.
 
     Arguments:
-        path: The lock file, which names its holder. It stays: removing it would let two processes
-            in.
-        doing: What the holder is doing, for the error's text.
-        wait: Whether to wait for it, and not to fail.
+        path: The lock file, which names its holder. It is never removed: otherwise two processes
+            could hold the lock.
+        doing: What the holder is doing, for the error message.
+        wait: Whether to wait for the lock instead of raising.
 
     Raises:
         LockHeld: Another process holds it.
@@ -213,7 +218,7 @@ def locked(path: Path, doing: str, *, wait: bool = False) -> Iterator[None]:
         try:
             if not _flock(descriptor, wait):
                 stack.enter_context(_substitute(path, wait))
-        except (BlockingIOError, filelock.Timeout):
+        except (BlockingIOError, TimeoutError):
             process, since = _named(path)
             raise LockHeld(f"process {process} is {doing} already{since}; wait for it") from None
         name = {"process": os.getpid(), "since": time.time(), "host": platform.node()}
@@ -224,19 +229,19 @@ def locked(path: Path, doing: str, *, wait: bool = False) -> Iterator[None]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """Open a lock file, for this process and none that is forked from it."""
+    """Open a lock file in this process, but not in processes forked from it."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
     _descriptors.add(descriptor)
     try:
         yield descriptor
     finally:
-        if descriptor in _descriptors:  # else this is a forked process, which has closed it
+        if descriptor in _descriptors:  # otherwise this is a forked process, which has closed it
             _descriptors.remove(descriptor)
             os.close(descriptor)
 
 
 def _flock(descriptor: int, wait: bool) -> bool:
-    """Take the lock of an open file; False if there are no locks here."""
+    """Lock an open file; return False if the file system has no locks."""
     if fcntl is None:
         return False
     for tries_left in reversed(range(TRIES)):
@@ -256,12 +261,12 @@ def _flock(descriptor: int, wait: bool) -> bool:
 
 @contextmanager
 def _substitute(path: Path, wait: bool) -> Iterator[None]:
-    """Hold a lock where there is no flock: Windows has its own, some file systems have none."""
+    """Hold a lock where there is no flock, on Windows and on some file systems."""
     marker = _marker(path)
     if fcntl is not None:
         log.warning(
             "the file system of %s has no locks; %s is used instead. If a process on another"
-            " machine is killed while it holds it, remove that file",
+            " machine is killed while it holds the lock, remove that file",
             path.parent,
             marker.lock_file,
         )
@@ -269,13 +274,15 @@ def _substitute(path: Path, wait: bool) -> Iterator[None]:
         yield
 
 
-def _marker(path: Path) -> filelock.BaseFileLock:
+def _marker(path: Path) -> "filelock.BaseFileLock":
+    import filelock
+
     kind = filelock.FileLock if fcntl is None else filelock.SoftFileLock
     return kind(f"{path}.held")
 
 
 def holder(path: Path) -> str | None:
-    """The process that holds a lock file, if one does."""
+    """Return the process that holds a lock file, or None."""
     if not path.is_file() or not _is_held(path):
         return None
     return "".join(_named(path))
@@ -296,16 +303,16 @@ def _is_held(path: Path) -> bool:
     if not Path(marker.lock_file).exists():
         return False
     try:
-        with marker.acquire(timeout=0):  # which removes that of a killed process
+        with marker.acquire(timeout=0):  # removes that of a killed process
             return False
-    except filelock.Timeout:
+    except TimeoutError:
         return True
-    except OSError:  # nobody can take a lock where nothing can be written
+    except OSError:  # a read-only directory: no one can take the lock
         return False
 
 
 def _named(path: Path) -> tuple[str, str]:
-    """The process that a lock file names, and since when and where it has held the lock."""
+    """Return the process named in a lock file, and since when and where it holds the lock."""
     try:
         found = json.loads(path.read_bytes())
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found["since"]))

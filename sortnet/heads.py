@@ -1,27 +1,28 @@
-"""Heads: from a map of responses to one vector, and what the paper compares SORT with.
+"""Heads: pool feature maps to one vector.
 
-Section 3.4 puts bilinear pooling (Lin et al., 2015) and compact bilinear pooling (Gao et al.,
-2016) on BigNet*. Both are second-order too, but over pairs of channels and with a price.
+Section 3.4 compares SORT with bilinear pooling (Lin et al., 2015) and compact bilinear pooling
+(Gao et al., 2016) on BigNet*. Both are second-order as well, but over pairs of channels, and
+costly.
 """
 
 import torch
 from torch import Tensor, nn
 
 EPS = 1e-8
-"""Under every root here: keeps the slope at zero finite."""
+"""Added under every root here to keep the derivative at zero finite."""
 
 
 class Average(nn.Module):
-    """The mean over all positions, as at the end of a residual network.
+    """Average pooling over all positions, as in residual networks.
 
     Example:
         >>> Average(64)(torch.ones(2, 64, 8, 8)).shape
         torch.Size([2, 64])
     """
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, in_channels: int) -> None:
         super().__init__()
-        self.features = channels
+        self.out_features = in_channels
         self.pool = nn.AdaptiveAvgPool2d(1)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -43,16 +44,16 @@ class Bilinear(nn.Module):
         torch.Size([2, 256])
     """
 
-    def __init__(self, channels: int) -> None:
+    def __init__(self, in_channels: int) -> None:
         super().__init__()
-        self.features = channels * channels
+        self.out_features = in_channels * in_channels
 
     def forward(self, x: Tensor) -> Tensor:
         """Map :math:`(N, C, H, W)` to :math:`(N, C^2)`."""
         with _full_precision(x):
             x = _at_least_float32(x).flatten(2)
             z = x @ x.mT / x.shape[2]
-            return normalised(z.flatten(1))
+            return normalize(z.flatten(1))
 
 
 class CompactBilinear(nn.Module):
@@ -61,46 +62,48 @@ class CompactBilinear(nn.Module):
     .. math:: z = \frac{1}{HW} \sum_p \mathcal{F}^{-1}\!\left(\mathcal{F}(S_1 x_p) \odot
               \mathcal{F}(S_2 x_p)\right), \qquad y = \ell_2(\mathrm{ssqrt}(z))
 
-    The sketches are buffers, drawn from `seed` alone: they travel with the weights and leave the
-    global random state as it was.
+    The sketches are buffers drawn from `seed`: they are saved with the weights, and the global
+    random state is not used.
 
     References:
         Compact Bilinear Pooling (Gao et al., 2016).
 
     Arguments:
-        channels: The responses' channels.
-        features: The length of the sketch.
-        seed: Of the sketches.
+        in_channels: Input channels.
+        out_features: Length of the sketch.
+        seed: Seed of the sketches.
 
     Example:
-        >>> CompactBilinear(16, features=64)(torch.ones(2, 16, 4, 4)).shape
+        >>> CompactBilinear(16, out_features=64)(torch.ones(2, 16, 4, 4)).shape
         torch.Size([2, 64])
     """
 
     bucket: Tensor
     sign: Tensor
 
-    def __init__(self, channels: int, features: int = 8192, seed: int = 0) -> None:
+    def __init__(self, in_channels: int, out_features: int = 8192, seed: int = 0) -> None:
         super().__init__()
-        self.features = features
+        self.out_features = out_features
         draw = torch.Generator().manual_seed(seed)
-        self.register_buffer("bucket", torch.randint(features, (2, channels), generator=draw))
-        sign = torch.randint(2, (2, channels), generator=draw) * 2.0 - 1.0
+        self.register_buffer(
+            "bucket", torch.randint(out_features, (2, in_channels), generator=draw)
+        )
+        sign = torch.randint(2, (2, in_channels), generator=draw) * 2.0 - 1.0
         self.register_buffer("sign", sign)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Map :math:`(N, C, H, W)` to :math:`(N, features)`."""
+        """Map :math:`(N, C, H, W)` to :math:`(N, out_features)`."""
         with _full_precision(x):
             x = _at_least_float32(x).flatten(2).mT
             product = self._spectrum(x, 0) * self._spectrum(x, 1)
-            # The inverse transform is linear, so one of the mean does for all positions.
-            z = torch.fft.irfft(product.mean(1), n=self.features)
-            return normalised(z)
+            # The inverse transform is linear: one transform of the mean is enough.
+            z = torch.fft.irfft(product.mean(1), n=self.out_features)
+            return normalize(z)
 
     def _spectrum(self, x: Tensor, which: int) -> Tensor:
-        sketch = x.new_zeros(*x.shape[:-1], self.features)
+        sketch = x.new_zeros(*x.shape[:-1], self.out_features)
         sketch = sketch.index_add(-1, self.bucket[which], x * self.sign[which].to(x.dtype))
-        spectrum: Tensor = torch.fft.rfft(sketch, n=self.features)
+        spectrum: Tensor = torch.fft.rfft(sketch, n=self.out_features)
         return spectrum
 
 
@@ -111,8 +114,8 @@ HEADS: dict[str, type[Average] | type[Bilinear] | type[CompactBilinear]] = {
 }
 
 
-def normalised(z: Tensor) -> Tensor:
-    """Signed square root, then length one: what follows both kinds of bilinear pooling.
+def normalize(z: Tensor) -> Tensor:
+    """Apply the signed square root and l2 normalization, as both kinds of bilinear pooling do.
 
     The root is ``z / sqrt(|z| + eps)``, which is smooth through zero.
     """
@@ -121,7 +124,7 @@ def normalised(z: Tensor) -> Tensor:
 
 
 def _full_precision(x: Tensor) -> torch.autocast:
-    device = "cpu" if x.device.type == "meta" else x.device.type  # meta knows no autocast
+    device = "cpu" if x.device.type == "meta" else x.device.type  # meta has no autocast
     return torch.autocast(device, enabled=False)
 
 

@@ -1,4 +1,4 @@
-"""What numbers may be: one table for all flags, and for what is read from files."""
+"""The ranges of all numbers given as flags or read from files, in one table."""
 
 import math
 import os
@@ -10,18 +10,18 @@ from typing import cast
 from sortnet.errors import UsageError
 
 THREADS = 256
-"""Threads that any machine can start; one with more cores may have one for each."""
+"""Threads that any machine can start; a machine with more cores may use one per core."""
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The numbers that are allowed.
+    """A range of numbers.
 
     Attributes:
-        least: The smallest one.
-        most: The largest one; it is finite, so that infinity is not allowed.
-        whole: Whether it is an integer.
-        above: Whether `least` itself is not allowed.
+        least: The smallest number.
+        most: The largest number, which is finite: infinity is out of range.
+        whole: Whether only integers are allowed.
+        above: Whether `least` itself is excluded.
     """
 
     least: float
@@ -30,7 +30,7 @@ class Limit:
     above: bool = False
 
     def allows(self, value: object) -> bool:
-        """Return True if this is a number within the limits; neither NaN nor a bool is one."""
+        """Return True if this is a number in the range; NaN and bools are not."""
         kind = Integral if self.whole else Real
         if isinstance(value, bool) or not isinstance(value, kind):
             return False
@@ -72,7 +72,7 @@ LIMITS: Mapping[str, Limit] = {
     "evaluations": Limit(0, STEPS),
     "seed": Limit(0, 2**63 - 1),
     "validation": Limit(0, IMAGES),
-    # how it is kept
+    # checkpoints and resources
     "keep": Limit(1, 10**6),
     "resume-from": Limit(1, STEPS),
     "save-every": Limit(1, STEPS),
@@ -86,14 +86,14 @@ LIMITS: Mapping[str, Limit] = {
     "splits": Limit(1, 10**6),
     "top": Limit(1, 10**6),
 }
-"""The limits of all numbers, by the names of their flags."""
+"""Ranges by name of the flag."""
 
 
 def check(**values: object) -> None:
-    """Refuse numbers that are out of their limits.
+    """Raise a `UsageError` for a number that is out of range.
 
     Arguments:
-        values: By the names in `LIMITS`, with underscores.
+        values: Numbers by name in `LIMITS`, with underscores.
 
     Example:
         >>> check(batch=100)
@@ -109,17 +109,17 @@ def check(**values: object) -> None:
 
 
 def check_given(**values: object) -> None:
-    """Refuse the same numbers, where None stands for one that was not given."""
+    """Check the numbers that are not None."""
     check(**{name: value for name, value in values.items() if value is not None})
 
 
 def check_options(options: Mapping[str, object]) -> None:
-    """Refuse numbers among what `sortnet.create_model` is given that are out of their limits."""
+    """Check the numbers among the arguments of `sortnet.create_model`."""
     check(**{name: options[name] for name in ("eps", "size", "width") if name in options})
 
 
 def finite(value: object) -> bool:
-    """Return True if this is a number, and neither NaN nor infinite."""
+    """Return True if this is a number other than NaN and infinity."""
     return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
 
 

@@ -1,11 +1,11 @@
-"""Networks with weights: a directory that says all that is needed to build and use the network.
+"""Trained networks: a directory with all that is needed to create and use a network.
 
 ::
 
-    config.json         the network, its classes, how images are prepared, how it was trained
+    config.json         the network, its classes, the preprocessing of images, its training
     model.safetensors   its weights, whose SHA-256 is in config.json
 
-Some such directories come with the package, and are called by their names: `names`.
+Some trained networks come with the package and are loaded by name; `names` lists them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,27 +25,27 @@ from sortnet.networks import Network, create_model, display
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 SEAL = "checksum"
-"""The entry of config.json with its own SHA-256; ``sha256`` is that of the weights."""
+"""The entry of config.json with the SHA-256 of that file; ``sha256`` is that of the weights."""
 MALFORMED = (ValueError, LookupError, TypeError, RuntimeError, OverflowError, MemoryError)
-"""What a reader of tensors raises at a header that says what cannot be."""
+"""What reading tensors raises if the header is malformed."""
 HOME = Path(__file__).with_name("weights")
-"""The networks that come with the package."""
+"""The directory of the networks that come with the package."""
 
 
 @dataclass(frozen=True)
 class Config:
-    """All that is needed to build a network and to use it.
+    """All that is needed to create a network and to use it.
 
     Attributes:
-        network: Its name, as `sortnet.create_model` takes it.
+        network: Its name, as passed to `sortnet.create_model`.
         classes: The names of its classes.
-        fusion: How its branches meet.
-        options: What else `sortnet.create_model` was given.
-        size: The side of the images it takes.
-        mean: What is subtracted from images of 0 to 1, per channel.
-        std: What they are then divided by.
-        trained: How it came to its weights: the run and its result.
-        preprocess: What was done to the images before, such as ``lcn``.
+        fusion: How its branches are fused.
+        options: Further arguments of `sortnet.create_model`.
+        size: Side of its input images.
+        mean: Subtracted from images in [0, 1], per channel.
+        std: What the difference is divided by, per channel.
+        trained: How it was trained: the run and its result.
+        preprocess: Preprocessing before normalization, such as ``lcn``.
     """
 
     network: str
@@ -61,15 +61,15 @@ class Config:
     def __post_init__(self) -> None:
         limits.check(size=self.size)
         if not isinstance(self.options, Mapping) or not isinstance(self.trained, Mapping):
-            raise UsageError("options and trained must be objects")
+            raise UsageError("options and trained must be JSON objects")
         limits.check_options(self.options)
         for name in ("network", "fusion"):
             if not isinstance(getattr(self, name), str):
-                raise UsageError(f"{name} is {getattr(self, name)!r}, but must be a name")
+                raise UsageError(f"{name} is {getattr(self, name)!r}, but must be a string")
         if self.preprocess is not None and not isinstance(self.preprocess, str):
-            raise UsageError(f"preprocess is {self.preprocess!r}, but must be a name")
+            raise UsageError(f"preprocess is {self.preprocess!r}, but must be a string")
         if not self.classes or not all(isinstance(name, str) for name in self.classes):
-            raise UsageError("classes must be names, and at least one")
+            raise UsageError("classes must be a list of at least one name")
         for name in ("mean", "std"):
             values = getattr(self, name)
             if len(values) != 3 or not all(limits.finite(value) for value in values):
@@ -79,29 +79,27 @@ class Config:
 
     @property
     def title(self) -> str:
-        """The network's name as the paper prints it."""
+        """The name of the network as printed in the paper."""
         branched = bool(self.options.get("branched"))
         return display(self.network, self.fusion, branched=branched)
 
     def build(self) -> Network:
-        """Build the network, with fresh weights."""
+        """Create the network, with new weights."""
         with user_input():
             return create_model(self.network, len(self.classes), self.fusion, **self.options)
 
-    def prepare(self, picture: Tensor) -> Tensor:
-        """Bring a picture of any size to what the network takes.
-
-        The middle of the picture is shrunk, or blown up, to the network's size.
+    def prepare(self, image: Tensor) -> Tensor:
+        """Turn an image of any size into an input of the network: center crop, resize, normalize.
 
         Arguments:
-            picture: Bytes of shape :math:`(3, H, W)`.
+            image: A uint8 tensor of shape :math:`(3, H, W)`.
         """
         if self.preprocess not in (None, "none"):
-            raise UsageError(f"the network takes images after {self.preprocess}, not plain ones")
-        height, width = picture.shape[1:]
+            raise UsageError(f"this network needs images preprocessed by {self.preprocess}")
+        height, width = image.shape[1:]
         side = min(height, width)
         top, left = (height - side) // 2, (width - side) // 2
-        square = picture[:, top : top + side, left : left + side].float()[None] / 255
+        square = image[:, top : top + side, left : left + side].float()[None] / 255
         if side != self.size:
             square = F.interpolate(
                 square, (self.size, self.size), mode="bicubic", antialias=True
@@ -111,17 +109,20 @@ class Config:
 
 
 def save(network: torch.nn.Module, config: Config, directory: str | Path) -> Path:
-    """Write a network's weights and what it is; the directory is then all that is needed.
+    """Write the weights and the configuration of a network to a directory, for `load`.
 
     Arguments:
-        network: With the weights to keep.
-        config: What it is.
-        directory: Made if it is not there.
+        network: The network.
+        config: Its configuration.
+        directory: Created if it does not exist.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     weights = {name: x.detach().cpu().contiguous() for name, x in network.state_dict().items()}
-    content = safetensors.torch.save(weights)
+    try:
+        content = safetensors.torch.save(weights)
+    except ModuleNotFoundError as error:
+        raise ImportError(f"saving needs {error.name}: pip install {error.name}") from None
     files.write(directory / WEIGHTS, content)
     described = {**asdict(config), "sha256": files.digest(content)}
     files.write_sealed(directory / CONFIG, described, SEAL)
@@ -129,31 +130,31 @@ def save(network: torch.nn.Module, config: Config, directory: str | Path) -> Pat
 
 
 def names() -> list[str]:
-    """The networks that come with the package."""
+    """Return the names of the networks that come with the package."""
     return sorted(path.parent.name for path in HOME.glob(f"*/{CONFIG}"))
 
 
 def place(source: str | Path) -> Path:
-    """A directory, or that of a network which comes with the package, by its name.
+    """Return the directory of a network, given as a path or by the name of a shipped network.
 
-    A directory of that name goes before it only if there is a network in it.
+    An existing directory with that name takes precedence if it contains a network.
     """
     return HOME / source if is_shipped(source) else Path(source)
 
 
 def is_shipped(source: str | Path) -> bool:
-    """Return True if this names a network that comes with the package."""
+    """Return True if this is the name of a network that comes with the package."""
     holds = any((Path(source) / name).is_file() for name in (CONFIG, "run.json"))
     return str(source) in names() and not holds
 
 
 def read_config(directory: Path) -> Config:
-    """Read what a directory's network is."""
+    """Read the configuration of a network."""
     return _read(directory / CONFIG)[0]
 
 
 def _read(path: Path) -> tuple[Config, str]:
-    """A config.json, and the SHA-256 of the weights beside it."""
+    """Read a config.json; return it and the expected SHA-256 of the weights."""
     config = files.read_sealed(path, SEAL)
     digest = config.pop("sha256", "")
     known = {f.name for f in fields(Config)}
@@ -169,21 +170,26 @@ def _read(path: Path) -> tuple[Config, str]:
 
 
 def load(directory: str | Path) -> tuple[Network, Config]:
-    """Build a directory's network and give it its weights, in evaluation mode.
+    """Load a trained network, in evaluation mode, and its configuration.
 
     Arguments:
-        directory: Written by `save`, or by a run that has finished, or a name out of `names`.
+        directory: Written by `save` or by a finished run, or a name from `names`.
+
+    Example:
+        >>> network, config = load("resnet20-sort-cifar10")
+        >>> config.title, config.classes[:2]
+        ('ResNet-20-SORT', ('airplane', 'automobile'))
     """
     directory = place(directory)
     if not (directory / CONFIG).is_file():
-        known = f"; by name there are {', '.join(names())}" if names() else ""
+        known = f"; shipped networks are {', '.join(names())}" if names() else ""
         raise UsageError(f"{directory} holds no network: there is no {CONFIG}{known}")
     config, expected = _read(directory / CONFIG)
     content = (directory / WEIGHTS).read_bytes()
     if files.digest(content) != expected:
         raise Damaged(f"{directory / WEIGHTS} does not have the SHA-256 of its {CONFIG}")
     tensors = weights(content, directory / WEIGHTS)
-    with torch.device("meta"):  # what does not fit is found before any memory is taken for it
+    with torch.device("meta"):  # check the shapes before allocating memory
         _differing(config.build(), tensors, loose=False)
     network = config.build()
     fit(network, tensors)
@@ -191,7 +197,7 @@ def load(directory: str | Path) -> tuple[Network, Config]:
 
 
 def weights(content: bytes, name: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file's content."""
+    """Parse the content of a safetensors file."""
     try:
         return safetensors.torch.load(content)
     except (safetensors.SafetensorError, *MALFORMED) as error:
@@ -201,23 +207,24 @@ def weights(content: bytes, name: Path) -> dict[str, Tensor]:
 def fit(
     network: torch.nn.Module, tensors: Mapping[str, Tensor], *, loose: bool = False
 ) -> list[str]:
-    """Give a network weights; which entries of its state dict were left as they are.
+    """Load weights into a network; return the names of the entries that were not loaded.
 
     Arguments:
-        network: To be changed.
-        tensors: By the names of its state dict.
-        loose: Whether a classifier for other classes, or gates of a fusion, may be left out.
+        network: The network, which is changed.
+        tensors: A state dict.
+        loose: Whether entries may be missing or differ in shape, such as a classifier for other
+            classes or the gates of a fusion.
     """
     own, differing = network.state_dict(), _differing(network, tensors, loose=loose)
-    kept = {name: x for name, x in tensors.items() if name in own and name not in differing}
-    network.load_state_dict(kept, strict=False)
+    fitting = {name: x for name, x in tensors.items() if name in own and name not in differing}
+    network.load_state_dict(fitting, strict=False)
     return differing
 
 
 def _differing(
     network: torch.nn.Module, tensors: Mapping[str, Tensor], *, loose: bool
 ) -> list[str]:
-    """The entries of a network's state dict that the tensors do not fit, if that is allowed."""
+    """Return the entries of the state dict that are missing or differ in shape, if allowed."""
     own = network.state_dict()
     differing = [
         name for name in own if name not in tensors or tensors[name].shape != own[name].shape
@@ -226,14 +233,14 @@ def _differing(
     if not loose and (differing or surplus):
         raise UsageError(f"the weights do not fit: {(differing + surplus)[0]} differs")
     if len(differing) == len(own):
-        raise UsageError("the weights are of another network: no entry fits")
+        raise UsageError("the weights belong to another network: no entry fits")
     return differing
 
 
-def classify(network: Network, config: Config, pictures: Sequence[Tensor]) -> Tensor:
-    """The classes' probabilities for pictures of any size, of shape :math:`(N, classes)`."""
+def classify(network: Network, config: Config, images: Sequence[Tensor]) -> Tensor:
+    """Return the class probabilities of images of any size, :math:`(N, classes)`."""
     device = next(network.parameters()).device
-    images = torch.cat([config.prepare(picture) for picture in pictures])
+    batch = torch.cat([config.prepare(image) for image in images])
     with torch.inference_mode():
-        logits: Tensor = network.eval()(images.to(device))
+        logits: Tensor = network.eval()(batch.to(device))
         return logits.float().softmax(1).cpu()

@@ -1,7 +1,6 @@
 """The networks in timm: after ``import sortnet.timm``, ``timm.create_model("sortnet_resnet20")``.
 
-Arguments have timm's names where it has them (``num_classes``, ``in_chans``), and those of
-`sortnet.create_model` otherwise: ``fusion="sort"``, ``gate``, ``branched`` and so on.
+Arguments are those of `sortnet.create_model`, such as ``num_classes`` and ``fusion="sort"``.
 """
 
 from collections.abc import Callable
@@ -22,11 +21,11 @@ PREFIX = "sortnet_"
 
 
 class TimmNetwork(Network):
-    """A network that can be asked for what timm asks its models for; weights keep their names.
+    """A network with the methods that timm expects of its models, and the same state-dict keys.
 
     Arguments:
-        network: Whose stages it takes over.
-        pretrained_cfg: What timm's data pipeline wants to know about the images.
+        network: The network whose stages are used.
+        pretrained_cfg: The settings of timm's data pipeline.
 
     Example:
         >>> import timm
@@ -36,7 +35,7 @@ class TimmNetwork(Network):
     """
 
     def __init__(self, network: Network, pretrained_cfg: dict[str, Any]) -> None:
-        super().__init__(dict(network.named_children()), network.taps, network.size)
+        super().__init__(dict(network.named_children()), network.features, network.size)
         names = [name for name, _ in self.named_children()]
         self._head = names.index("flatten" if "flatten" in names else "pool")
         *self._trunk, self._last = names
@@ -47,31 +46,31 @@ class TimmNetwork(Network):
         self.pretrained_cfg = self.default_cfg = pretrained_cfg
 
     def forward_features(self, x: Tensor) -> Tensor:
-        """The responses before they are made one vector, :math:`(N, C, H, W)`."""
+        """Return the feature maps before pooling, :math:`(N, C, H, W)`."""
         return self._run(self._trunk[: self._head], x)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
-        """The logits of such responses, or what the classifier is given, :math:`(N, C)`."""
+        """Return the logits for feature maps, or the input of the classifier, :math:`(N, C)`."""
         x = self._run(self._trunk[self._head :], x)
         return x if pre_logits else self._run([self._last], x)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The logits of images."""
+        """Return the logits for images."""
         return self.forward_head(self.forward_features(x))
 
     def get_classifier(self) -> nn.Module:
-        """The last stage."""
+        """Return the last stage."""
         return self.get_submodule(self._last)
 
     def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
-        """Replace the classifier by a fresh one; 0 classes: by none, as timm has it.
+        """Replace the classifier by a new one or, for 0 classes, by the identity, as in timm.
 
         Arguments:
-            num_classes: How many classes it tells apart.
-            global_pool: The pooling is the network's own and cannot be changed.
+            num_classes: Number of classes.
+            global_pool: Not supported: the pooling is part of the network.
         """
         if global_pool is not None:
-            raise UsageError("the pooling is the network's own; choose it by `head` when building")
+            raise UsageError("global_pool cannot be changed; pass head= to create_model instead")
         fresh = nn.Linear(self.num_features, num_classes) if num_classes else nn.Identity()
         place = next(self.parameters())
         self.add_module(self._last, fresh.to(place.device, place.dtype))
@@ -107,9 +106,9 @@ def _entry(name: str) -> Callable[..., TimmNetwork]:
         **options: Any,  # noqa: ANN401
     ) -> TimmNetwork:
         if pretrained:
-            raise UsageError(f"{PREFIX}{name} has no published weights: pretrained must be False")
-        for needless in ("pretrained_cfg", "pretrained_cfg_overlay", "cache_dir"):
-            options.pop(needless, None)
+            raise UsageError(f"{PREFIX}{name} has no published weights; use pretrained=False")
+        for unused in ("pretrained_cfg", "pretrained_cfg_overlay", "cache_dir"):
+            options.pop(unused, None)
         classes = NETWORKS[name].num_classes if num_classes is None else num_classes
         network = create_model(name, max(1, classes), in_chans=in_chans, **options)
         model = TimmNetwork(network, _config(name, network, in_chans, classes))
@@ -118,7 +117,7 @@ def _entry(name: str) -> Callable[..., TimmNetwork]:
         return model
 
     create.__name__ = create.__qualname__ = PREFIX + name
-    create.__doc__ = f"Build {NETWORKS[name].title}."
+    create.__doc__ = f"Create {NETWORKS[name].title}; arguments as in `sortnet.create_model`."
     return create
 
 

@@ -26,6 +26,6 @@ def _seeded() -> None:
 @pytest.fixture
 def small_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run tensors of any size by kernels, and forget those that other tests had compiled."""
-    monkeypatch.setattr(kernels, "SMALLEST", {"batch": 0, "image": 0})
+    monkeypatch.setattr(kernels, "MIN_ELEMENTS", {"batch": 0, "image": 0})
     monkeypatch.setattr(kernels, "_kernels", {})
     monkeypatch.setattr(kernels, "_broken", set())

@@ -124,8 +124,8 @@ def _pre(fusion: str, width: int, stride: int, follower: nn.Module) -> nn.Module
     return nn.Sequential(first, PreActivation(6, width, stride, made), follower)
 
 
-def _two(fusion: str, *after: nn.Module, norm: bool = False) -> nn.Module:
-    block = TwoBranch(6, 6, 5, _fusion(fusion, "branches", 6), padding=2, norm=norm)
+def _two(fusion: str, *after: nn.Module, **options: Any) -> nn.Module:  # noqa: ANN401
+    block = TwoBranch(6, 6, 5, _fusion(fusion, "branches", 6), padding=2, **options)
     return nn.Sequential(block, *after)
 
 
@@ -133,10 +133,10 @@ BLOCKS: dict[str, Callable[[str], nn.Module]] = {
     "op-prod": lambda fusion: Op("prod"),
     "op-root": lambda fusion: Op("root"),
     "two-branch": lambda fusion: _two(fusion, nn.MaxPool2d(2)),
-    "two-branch-norm": lambda fusion: _two(fusion, norm=True),
+    "two-branch-norm": lambda fusion: _two(fusion, norm_layer=nn.BatchNorm2d),
     "two-branch-in-place": lambda fusion: _two(fusion, nn.ReLU(inplace=True)),
     "basic": _basic,
-    "basic-linear": lambda fusion: _basic(fusion, relu=False, bias=True),
+    "basic-linear": lambda fusion: _basic(fusion, final_act=False, bias=True),
     "basic-subsample": lambda fusion: _strided(fusion, "subsample"),
     "basic-projection": lambda fusion: _strided(fusion, "projection"),
     "basic-convolution": lambda fusion: _strided(fusion, "convolution"),
@@ -355,7 +355,7 @@ def errors(found: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, floa
 def judge(case: Case) -> Verdict:
     """Compare a case with the reference."""
     torch.set_num_threads(1)
-    kernels.SMALLEST.update(batch=0, image=0)
+    kernels.MIN_ELEMENTS.update(batch=0, image=0)
     product: list[dict[str, float]] = []
     plain: list[dict[str, float]] = []
     try:

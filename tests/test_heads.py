@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from sortnet.heads import HEADS, Bilinear, CompactBilinear, normalised
+from sortnet.heads import HEADS, Bilinear, CompactBilinear, normalize
 
 
 def test_bilinear_is_the_mean_outer_product() -> None:
@@ -21,10 +21,10 @@ def test_compact_inner_products_estimate_bilinear_ones() -> None:
     def raw(head: CompactBilinear, x: torch.Tensor) -> torch.Tensor:
         x = x.flatten(2).mT
         product = head._spectrum(x, 0) * head._spectrum(x, 1)
-        z: torch.Tensor = torch.fft.irfft(product.mean(1), n=head.features)
+        z: torch.Tensor = torch.fft.irfft(product.mean(1), n=head.out_features)
         return z
 
-    heads = [CompactBilinear(8, features=128, seed=seed) for seed in range(400)]
+    heads = [CompactBilinear(8, out_features=128, seed=seed) for seed in range(400)]
     estimates = torch.stack([(raw(head, x) * raw(head, y)).sum() for head in heads])
     a, b = (torch.einsum("nchw,ndhw->cd", z, z) / 9 for z in (x, y))
     error = estimates.std() / len(heads) ** 0.5
@@ -43,7 +43,7 @@ def test_sketches_travel_with_the_weights_and_leave_the_random_state() -> None:
     assert not list(first.parameters())
 
 
-@pytest.mark.parametrize("head", [Bilinear(3), CompactBilinear(3, features=16)])
+@pytest.mark.parametrize("head", [Bilinear(3), CompactBilinear(3, out_features=16)])
 def test_gradients(head: torch.nn.Module) -> None:
     x = torch.randn(2, 3, 2, 2, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(head, (x,))
@@ -73,4 +73,4 @@ def test_float32_under_autocast(name: str) -> None:
 
 def test_normalised_vectors_have_length_one() -> None:
     z = torch.randn(5, 100, dtype=torch.float64)
-    torch.testing.assert_close(normalised(z).norm(dim=1), torch.ones(5, dtype=torch.float64))
+    torch.testing.assert_close(normalize(z).norm(dim=1), torch.ones(5, dtype=torch.float64))

@@ -215,16 +215,16 @@ def test_sort_in_a_block_is_the_papers_equation() -> None:
 
 def test_activations_have_names() -> None:
     images = torch.randn(2, 3, 227, 227)
-    taps = create_model("alexnet").eval().activations(images, "fc7", "pool5", "fc6")
-    assert {k: tuple(v.shape[1:]) for k, v in taps.items()} == {
+    found = create_model("alexnet").eval().extract_features(images, "fc7", "pool5", "fc6")
+    assert {k: tuple(v.shape[1:]) for k, v in found.items()} == {
         "pool5": (256, 6, 6),
         "fc6": (4096,),
         "fc7": (4096,),
     }
-    assert all((tap >= 0).all() for tap in taps.values())  # behind the ReLU
-    assert len(create_model("resnet50").taps) == 5
+    assert all((x >= 0).all() for x in found.values())  # after the ReLU
+    assert len(create_model("resnet50").features) == 5
     network = create_model("resnet20", fusion="sort").eval()
-    maps = network.activations(images[:, :, :32, :32])
+    maps = network.extract_features(images[:, :, :32, :32])
     assert list(maps) == ["layer1", "layer2", "layer3", "pool"]
     logits = network.get_submodule("fc")(maps["pool"])
     assert torch.equal(logits, network(images[:, :, :32, :32]))
@@ -314,12 +314,16 @@ def test_display_names() -> None:
     ("wrong", "says"),
     [
         (lambda: create_model("resnet21"), "there are lenet, .* resnet50"),
-        (lambda: create_model("resnet20", branched=True), "only lenet, bignet, alexnet can"),
-        (lambda: create_model("resnet20", width=4), "only wrn28 can"),
+        (lambda: create_model("resnet20", branched=True), "it belongs to lenet, bignet, alexnet"),
+        (lambda: create_model("resnet20", width=4), "it belongs to wrn28"),
         (
             lambda: create_model("resnet20", depth=4),
-            "unknown argument 'depth'; resnet20 takes style",
+            "unknown argument 'depth'; resnet20 takes num_classes, .*, style",
         ),
+        (lambda: create_model("resnet20", classes=7), "did you mean num_classes"),
+        (lambda: create_model("resnet20", channels=1), "did you mean in_chans"),
+        (lambda: create_model("resnet20", num_class=7), "did you mean num_classes"),
+        (lambda: create_model("resnet20", pretrained=True), "did you mean sortnet.load"),
         (lambda: create_model("resnet20", num_classes=0), "num_classes is 0"),
         (lambda: create_model("resnet20", in_chans=-1), "in_chans is -1"),
         (lambda: create_model("resnet20", fusion="sum+sum"), "twice"),
@@ -330,7 +334,7 @@ def test_display_names() -> None:
         (lambda: create_model("lenet", head="max"), "there are average, bilinear, compact"),
         (lambda: create_model("alexnet", size=32), "32 x 32 are too small"),
         (
-            lambda: create_model("lenet").activations(torch.zeros(1, 3, 32, 32), "fc9"),
+            lambda: create_model("lenet").extract_features(torch.zeros(1, 3, 32, 32), "fc9"),
             "there are conv1, pool1",
         ),
     ],
@@ -349,7 +353,7 @@ def test_first_responses_neither_explode_nor_vanish(name: str) -> None:
     network = create_model(name, num_classes=10, fusion="sort", **variant)
     images = torch.randn(8, 3, network.size, network.size)
     with torch.no_grad():
-        *_, last = network.activations(images).values()
+        *_, last = network.extract_features(images).values()
         logits = network(images)
     assert 1e-3 < last.square().mean().sqrt() < 30
     assert logits.std() < 30

@@ -52,7 +52,7 @@ for path in sys.argv[1:]:
     from sortnet.networks import create_model
 
     assert not private.COMPLETE, path
-    kernels.SMALLEST.update(batch=0, image=0)
+    kernels.MIN_ELEMENTS.update(batch=0, image=0)
     network = create_model("resnet20", fusion="sort")
     plain = outcome(network, "plain")
     for mode in ("auto", "eager"):

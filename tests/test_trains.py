@@ -72,11 +72,11 @@ def test_products_of_products_stay_small(
         network = create_model("bignet", num_classes=10, fusion="sort", branched=True).eval()
         blocks = [f"conv{i}" for i in range(1, 9)]
         with torch.no_grad():
-            found = network.activations(digits[0][:16], *blocks)
+            found = network.extract_features(digits[0][:16], *blocks)
         return [found[name].square().mean().sqrt().item() for name in blocks]
 
     assert all(0.05 < x < 1.1 for x in responses())
-    monkeypatch.setattr(chain, "DEEP", 1.0)
+    monkeypatch.setattr(chain, "DEEP_GAIN", 1.0)
     first, *_, last = responses()
     assert first < 1.5
     assert last > 100

@@ -71,7 +71,7 @@ def test_the_protocol_is_what_it_is_by_hand(net: Path, folder: Path) -> None:
             labels.append(batch.labels)
     every = torch.cat(labels)
     with torch.no_grad():
-        maps = network.activations(torch.cat(images), "pool3", "fc4")
+        maps = network.extract_features(torch.cat(images), "pool3", "fc4")
     by_hand = {"pool3": maps["pool3"].clamp(min=0).mean((2, 3)), "fc4": maps["fc4"]}
     kept = responses.Source.of(net, str(folder), "data", ()).features(None, None)
     for layer, expected in by_hand.items():
@@ -141,7 +141,9 @@ def first(digits: data.Dataset, count: int) -> data.Split:
 def test_layers_without_a_choice_are_the_papers() -> None:
     with torch.device("meta"):
         network = create_model("alexnet", fusion="sort", branched=True)
-        maps = network.activations(torch.empty(2, 3, 227, 227), *responses.last_layers(network))
+        maps = network.extract_features(
+            torch.empty(2, 3, 227, 227), *responses.last_layers(network)
+        )
     assert {layer: tuple(x.shape) for layer, x in maps.items()} == {
         "pool5": (2, 256, 6, 6),
         "fc6": (2, 4096),

@@ -1,9 +1,16 @@
-"""The op: two branches, one response. Section 3 of the paper."""
+"""The op: fuse the responses of two branches. Section 3 of the paper.
 
-from sortnet.fusion.branches import Branch, Normalized, Recomputed, Rectified
+From the inside out: `formulas` (values and derivatives), `branches` (kinds of branches),
+`kernels` (compiled formulas), `dispatch` (fused or plain), `fused` (the autograd function),
+`functional` and `module` (what users and blocks call). `private` holds the private PyTorch
+interfaces.
+"""
+
+from sortnet.fusion.branches import Branch, Normalized, Recomputed, Rectified, defer_norm
+from sortnet.fusion.dispatch import why_not_fused
+from sortnet.fusion.formulas import EPS, FIRST_ORDER, SECOND_ORDER, TERMS, parse
 from sortnet.fusion.functional import fuse, sort
-from sortnet.fusion.module import GATES, Fusion, fuse_branches, why_not_fused
-from sortnet.fusion.terms import EPS, FIRST_ORDER, SECOND_ORDER, TERMS, parse
+from sortnet.fusion.module import GATES, Fusion, fuse_branches
 
 __all__ = [
     "EPS",
@@ -16,6 +23,7 @@ __all__ = [
     "Normalized",
     "Recomputed",
     "Rectified",
+    "defer_norm",
     "fuse",
     "fuse_branches",
     "parse",

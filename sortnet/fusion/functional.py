@@ -1,10 +1,9 @@
 """The fusion of two branches as a function.
 
-The rules are on purpose stricter than those of ``a + b``: both branches have the same shape
-(nothing is broadcast) and are floating point. The result has the dtype that ``a + b`` has. As soon
-as a second-order term takes part, half precision is computed in float32 and rounded once, forward
-and backward. What float16 cannot hold is infinite, as everywhere in PyTorch, so that a GradScaler
-sees it.
+The rules are stricter than those of ``a + b``: both branches have the same shape (nothing is
+broadcast) and are floating point. The result has the dtype of ``a + b``. With a second-order term,
+half precision is computed in float32 and rounded once, forward and backward. What float16 cannot
+represent is infinite, as everywhere in PyTorch, so that a GradScaler sees it.
 """
 
 from collections.abc import Sequence
@@ -12,10 +11,10 @@ from collections.abc import Sequence
 from torch import Tensor
 from torch.overrides import handle_torch_function, has_torch_function
 
-from sortnet.fusion import dispatch
 from sortnet.fusion.branches import Branch
-from sortnet.fusion.joint import fuse_jointly, shaped_gate
-from sortnet.fusion.terms import EPS, SECOND_ORDER, check_eps, sum_dtype, value, widen
+from sortnet.fusion.dispatch import why_not_fused
+from sortnet.fusion.formulas import EPS, SECOND_ORDER, check_eps, sum_dtype, value, widen
+from sortnet.fusion.fused import run_fused, shaped_gate
 
 
 def sort(a: Tensor, b: Tensor, term: str = "prod", eps: float = EPS) -> Tensor:
@@ -29,10 +28,10 @@ def sort(a: Tensor, b: Tensor, term: str = "prod", eps: float = EPS) -> Tensor:
         equation 1. https://arxiv.org/abs/1703.06993
 
     Arguments:
-        a: One branch's responses, of any shape.
-        b: The other branch's, of the same shape.
+        a: The response of one branch, of any shape.
+        b: The response of the other branch, of the same shape.
         term: ``prod``, as in two-branch blocks, or ``root``, as in residual blocks.
-        eps: The number under the root that keeps its gradient finite, above 0.
+        eps: Added under the root to keep its gradient finite; above 0.
 
     Example:
         >>> import torch
@@ -54,18 +53,18 @@ def fuse(
     """Add up the given terms of two branches.
 
     Arguments:
-        a: One branch's responses; the input `x` in a residual block.
-        b: The other branch's, of the same shape; `F(x)` in a residual block.
-        terms: Names out of `TERMS`, as `parse` gives them.
-        eps: The number under the root.
-        gate: Weights of the second-order terms, one for each channel (the second dimension).
+        a: The response of one branch; the input `x` in a residual block.
+        b: The response of the other branch, of the same shape; `F(x)` in a residual block.
+        terms: Names from `TERMS`, as returned by `parse`.
+        eps: Added under the root.
+        gate: Weights of the second-order terms, one per channel (the second dimension).
 
     Example:
         >>> import torch
         >>> fuse(torch.tensor([1.0]), torch.tensor([3.0]), ("max", "prod"))
         tensor([6.])
     """
-    if has_torch_function((a, b)):  # torch.fx proxies: one node in the graph, not its insides
+    if has_torch_function((a, b)):  # torch.fx proxies: one node in the graph
         result: Tensor = handle_torch_function(fuse, (a, b), a, b, terms, eps, gate)
         return result
     if a.shape != b.shape:
@@ -74,10 +73,9 @@ def fuse(
     if not (a.is_floating_point() and b.is_floating_point()):
         raise ValueError(f"branches must be floating point, not {a.dtype} and {b.dtype}")
     if not set(terms) & set(SECOND_ORDER):
-        return value(a, b, terms, eps)  # exactly the plain network's operations
-    given = (a, b) if gate is None else (a, b, gate)
-    if dispatch.obstacle(True, *given) is None:
-        return fuse_jointly(Branch(a), Branch(b), tuple(terms), eps, relu=False, gate=gate)
+        return value(a, b, terms, eps)  # exactly the operations of the plain network
+    if why_not_fused(terms, a, b, gate=gate) is None:
+        return run_fused(Branch(a), Branch(b), tuple(terms), eps, gate=gate)
     weight = None if gate is None else shaped_gate(gate, a)
     y = value(widen(a), widen(b), terms, eps, weight)
     dtype = sum_dtype(a, b)

@@ -1,8 +1,8 @@
-"""How the fusion's formulas are run: operation by operation, or as compiled kernels.
+"""Run formulas as compiled kernels, or operation by operation.
 
-PyTorch's eager mode passes over memory once for every operation of a formula, ten times for the
-root and its slopes. Compiled by Inductor, each formula is one pass, also within a network that is
-otherwise not compiled. That needs a C++ compiler (CPU) or Triton (GPU) and some seconds once.
+Eager PyTorch passes over memory once per operation, ten times for the root and its derivatives.
+Compiled by Inductor, each formula is one pass, even if the network is not compiled. This needs a
+C++ compiler (CPU) or Triton (GPU), and takes a few seconds once.
 """
 
 import functools
@@ -20,31 +20,31 @@ from torch import Tensor
 from sortnet.fusion import private
 
 MODES = ("auto", "eager", "plain")
-SMALLEST = {"batch": 1 << 16, "image": 1 << 20}
-"""Elements below which a kernel is not worth its call, or for one image its compilation.
+MIN_ELEMENTS = {"batch": 1 << 16, "image": 1 << 20}
+"""Elements below which a kernel is not worth its call or, for a single image, its compilation.
 
-The choice depends on nothing else, so that a run is the same after a restart, bit for bit.
+The choice depends on nothing else, so that a resumed run is bit-identical.
 """
 
-MOST = 64
-"""Kernels for one formula; with images of ever new sizes the rest is run without."""
+MAX_KERNELS = 64
+"""Kernels per formula; with images of many sizes, further ones run without a kernel."""
 
 Formula = Callable[..., Any]
 Kernel = Callable[[list[Tensor]], Any]
 _mode = "auto"
 _kernels: dict[tuple[Formula, Hashable], dict[Hashable, Kernel | None]] = {}
 _broken: set[str] = set()
-"""Devices for which a compilation or a kernel has failed: it is not tried again."""
+"""Devices on which a compilation or a kernel has failed; no further one is tried there."""
 _log = logging.getLogger(__name__)
 
 
 def set_mode(mode: str) -> None:
-    """Choose how fusions are run, from now on and everywhere.
+    """Set how all fusions are run.
 
     Arguments:
         mode: ``auto``: with kernels where they are worthwhile. ``eager``: without kernels, but
-            saving as little for backward as with them; slower. ``plain``: by PyTorch's own
-            operations and derivatives. The environment variable SORTNET_KERNELS sets the first.
+            saving as little for backward; slower. ``plain``: by PyTorch's own operations and
+            derivatives. The environment variable SORTNET_KERNELS sets the initial mode.
     """
     global _mode
     if mode not in MODES:
@@ -52,9 +52,14 @@ def set_mode(mode: str) -> None:
     _mode = mode
 
 
+def get_mode() -> str:
+    """Return how fusions are run."""
+    return _mode
+
+
 @contextmanager
 def using(mode: str) -> Iterator[None]:
-    """Choose how fusions are run within a ``with`` block."""
+    """Set how fusions are run within a ``with`` block."""
     before = _mode
     set_mode(mode)
     try:
@@ -63,21 +68,10 @@ def using(mode: str) -> Iterator[None]:
         set_mode(before)
 
 
-def obstacle(x: Tensor) -> str | None:
-    """Say why tensors like `x` are not fused jointly, or nothing if they are."""
-    if _mode == "plain":
-        return "the mode is plain"
-    if _mode == "eager" or torch.compiler.is_compiling():
-        return None
-    one = x.dim() > 0 and x.shape[0] == 1 and not torch.is_grad_enabled()
-    if x.numel() < SMALLEST["image" if one else "batch"]:
-        return "the tensor is too small for a kernel to be worthwhile"
-    return None if available(x.device.type) else f"no compiler for device {x.device.type}"
-
-
-def worthwhile(x: Tensor) -> bool:
-    """Return True if formulas on tensors like `x` should run as kernels."""
-    return _mode == "auto" and not torch.compiler.is_compiling() and obstacle(x) is None
+def min_elements(x: Tensor) -> int:
+    """Return the number of elements from which a kernel is worthwhile for tensors like `x`."""
+    single = x.dim() > 0 and x.shape[0] == 1 and not torch.is_grad_enabled()
+    return MIN_ELEMENTS["image" if single else "batch"]
 
 
 def enabled(device: str) -> bool:
@@ -99,20 +93,20 @@ def _has_compiler(device: str) -> bool:
 
 
 def differentiating() -> bool:
-    """Return True if a formula's own operations are differentiated: gradients of gradients."""
+    """Return True if a formula is itself differentiated, in double backward."""
     return torch.is_grad_enabled() and not torch.compiler.is_compiling()
 
 
 def run(kernel: bool, formula: Formula, static: Hashable, inputs: Sequence[Tensor | None]) -> Any:  # noqa: ANN401
-    """Compute ``formula(static, *inputs)``, by a kernel if `kernel` says so.
+    """Compute ``formula(static, *inputs)``, by a kernel if `kernel` is True and no one observes.
 
-    In backward that was decided by forward; saved tensors may come back in another form.
+    Forward decides about `kernel` for backward, too; saved tensors may come back in another form.
     """
-    if not kernel or differentiating_or_observed():
+    if not kernel or _mode != "auto" or torch.is_grad_enabled() or private.observed():
         return formula(static, *inputs)
     made = _kernels.setdefault((formula, static), {})
     form = tuple([x if x is None else (x.dtype, x.shape, x.stride(), x.device) for x in inputs])
-    if form not in made and len(made) < MOST:
+    if form not in made and len(made) < MAX_KERNELS:
         made[form] = _compiled(formula, static, inputs)
     found = made.get(form)
     if found is None:
@@ -125,15 +119,10 @@ def run(kernel: bool, formula: Formula, static: Hashable, inputs: Sequence[Tenso
         return formula(static, *inputs)
 
 
-def differentiating_or_observed() -> bool:
-    """Return True if the formula's operations must be seen by autograd or by a mode."""
-    return _mode != "auto" or torch.is_grad_enabled() or private.observed()
-
-
 def _compiled(
     formula: Formula, static: Hashable, inputs: Sequence[Tensor | None]
 ) -> Kernel | None:
-    """Compile a formula for inputs of just this form; None if that fails."""
+    """Compile a formula for inputs of exactly this form; return None if that fails."""
     given = [i for i, x in enumerate(inputs) if x is not None]
     tensors = [x.detach() for x in inputs if x is not None]
     if tensors[0].device.type in _broken:
@@ -146,24 +135,24 @@ def _compiled(
     try:
         kernel = private.compile_formula(flat, tensors)
         _check(kernel(list(tensors)), flat(*tensors))
-    except Exception as error:  # whatever a compiler, a linker or a full disk may say
+    except Exception as error:  # from a compiler, a linker, a full disk
         _give_up(formula, inputs, error)
         return None
     return kernel
 
 
 def _check(found: Sequence[Tensor | None], expected: Sequence[Tensor | None]) -> None:
-    """Hold a new kernel to its formula, on the numbers it is needed for."""
+    """Raise if a new kernel differs from its formula on its first inputs."""
     norm = torch.linalg.vector_norm
     pairs = [
         (x, y) for x, y in zip(found, expected, strict=True) if x is not None and y is not None
     ]
     largest = max(float(norm(y.double())) for _, y in pairs)
     for x, y in pairs:
-        # a sum over all images may cancel to nothing but roundings
+        # a sum over all images may cancel to rounding errors
         size = max(float(norm(y.double())), 1e-3 * largest)
         difference = float(norm(x.double() - y.double()))
-        if difference > 0.02 * size:  # a NaN compares as False: it came in from the network
+        if difference > 0.02 * size:  # NaN, which comes from the network, compares as False
             raise ArithmeticError(f"its result is wrong by {difference / size:.1%}")
 
 
@@ -171,7 +160,7 @@ def _give_up(formula: Formula, inputs: Sequence[Tensor | None], error: Exception
     device = next(x.device.type for x in inputs if x is not None)
     if device not in _broken:
         _log.warning(
-            "fusions on %s run without kernels, more slowly, since that of %s failed: %s",
+            "fusions on %s run without kernels, more slowly, because the kernel of %s failed: %s",
             device,
             formula.__name__,
             str(error).strip().partition("\n")[0],

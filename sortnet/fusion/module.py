@@ -1,35 +1,35 @@
-"""The fusion as a module, which is what a block is given, and `fuse_branches`, which calls it."""
+"""The fusion as a module, and `fuse_branches`, by which blocks call it."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sortnet.fusion import dispatch
-from sortnet.fusion.branches import Branch
+from sortnet.fusion.branches import Branch, as_branch
+from sortnet.fusion.dispatch import why_not_fused
+from sortnet.fusion.formulas import EPS, SECOND_ORDER, check_eps, parse
 from sortnet.fusion.functional import fuse
-from sortnet.fusion.joint import fuse_jointly
-from sortnet.fusion.terms import EPS, SECOND_ORDER, check_eps, parse
+from sortnet.fusion.fused import run_fused
 
 GATES = {"zero": 0.0, "one": 1.0}
+"""Initial values of a gate, by name."""
 
 
 class Fusion(nn.Module):
-    r"""Fuse two branches by the terms of its name.
+    r"""Fuse two branches by a sum of terms.
 
-    With a gate the second-order part of the fusion is weighted by a learnable number per channel,
+    With a gate, the second-order terms are multiplied by a learnable number per channel,
 
-    .. math:: y = a + b + \gamma_c \, g(a \odot b),
+    .. math:: y = a + b + \gamma_c \, g(a \odot b).
 
-    which goes beyond the paper: from ``zero`` a converted network starts out exactly as it was.
-    Without one a fusion has neither parameters nor state.
+    Gates are not in the paper. With ``gate="zero"``, a converted network initially computes what
+    it computed before. Without a gate, a fusion has neither parameters nor state.
 
     Arguments:
         terms: ``sum``, ``max``, ``prod``, ``root``, ``square`` joined by ``+``, or ``sort``.
-        block: The kind of block it stands in, which tells what ``sort`` means: ``branches``
+        block: The kind of block, which determines what ``sort`` means: ``branches``
             (``sum+prod``) or ``residual`` (``sum+root``).
-        eps: The number under the root, above 0.
-        gate: ``zero`` or ``one``, the gate's first value; none without it.
-        channels: How many channels a gate has; they are the branches' second dimension.
+        eps: Added under the root; above 0.
+        gate: The initial value of the gate, ``zero`` or ``one``; by default there is no gate.
+        channels: The number of channels, the second dimension of the branches; a gate needs it.
 
     Example:
         >>> Fusion("sort", block="residual")
@@ -51,16 +51,16 @@ class Fusion(nn.Module):
         check_eps(eps)
         self.terms = parse(terms, block)
         self.eps = eps
-        self.second = tuple(term for term in self.terms if term in SECOND_ORDER)
-        self.gate = None if gate is None else self._gate(gate, channels)
+        self.second_order = tuple(term for term in self.terms if term in SECOND_ORDER)
+        self.gate = None if gate is None else self._make_gate(gate, channels)
 
-    def _gate(self, gate: str, channels: int | None) -> nn.Parameter:
+    def _make_gate(self, gate: str, channels: int | None) -> nn.Parameter:
         if gate not in GATES:
             raise ValueError(f"unknown gate {gate!r}; there are {', '.join(GATES)}")
-        if not self.second:
+        if not self.second_order:
             raise ValueError(f"fusion {self.name!r} has no second-order term to gate")
         if channels is None:
-            raise ValueError("a gate needs to know how many channels there are")
+            raise ValueError("a gate needs the number of channels: pass channels=")
         return nn.Parameter(torch.full((channels,), GATES[gate]))
 
     @property
@@ -72,46 +72,43 @@ class Fusion(nn.Module):
         """Fuse the branches `a` and `b`, each of shape :math:`(N, C, *)`."""
         return fuse(a, b, self.terms, self.eps, self.gate)
 
+    fused_forward = forward
+    """The `forward` that the fused path replaces; a subclass that overrides it is called."""
+
     def extra_repr(self) -> str:
-        """The terms; eps and gate where they are not the paper's."""
+        """Return the terms; eps and gate where they differ from the paper."""
         eps = f", eps={self.eps:g}" if self.eps != EPS else ""
         return self.name + eps + (", gated" if self.gate is not None else "")
 
 
 def fuse_branches(
-    fusion: nn.Module, a: Tensor | Branch, b: Tensor | Branch, *, relu: bool = False
+    fusion: nn.Module,
+    a: Tensor | Branch,
+    b: Tensor | Branch,
+    *,
+    act: nn.Module | None = None,
 ) -> Tensor:
-    """Fuse two branches by a module, their last steps and the activation after it included.
+    """Compute ``act(fusion(a, b))``, where the last step of a branch may be left to do.
 
-    The same as ``relu(fusion(a, b))``. Where the fusion is one of ours and the branches say what
-    they are made of, it is one function that saves nothing for backward that the network without
-    a second-order term would not save.
+    If `why_not_fused` has no objection, the last steps of both branches, the fusion and the
+    activation run as one function. It saves nothing for backward that the network would not save
+    without a second-order term.
 
     Arguments:
         fusion: Any module that takes two responses.
-        a: A response, or what one is made of.
+        a: A response, or a `Branch` such as ``Normalized(raw, norm)``, meaning ``norm(raw)``.
         b: The other one.
-        relu: Whether the output is activated.
-    """
-    if why_not_fused(fusion, a, b) is None:
-        assert isinstance(fusion, Fusion)
-        return fuse_jointly(_branch(a), _branch(b), fusion.terms, fusion.eps, relu, fusion.gate)
-    y: Tensor = fusion(*(x.response() if isinstance(x, Branch) else x for x in (a, b)))
-    return F.relu(y) if relu else y
-
-
-def why_not_fused(fusion: nn.Module, a: Tensor | Branch, b: Tensor | Branch) -> str | None:
-    """Say why `fuse_branches` runs by PyTorch's own operations; nothing if it runs jointly.
+        act: The activation that follows, if any.
 
     Example:
         >>> x = torch.ones(2, 8, 4, 4)
-        >>> why_not_fused(Fusion("sum"), x, x)
-        'there is no second-order term: it stays the plain network, bit for bit'
+        >>> fuse_branches(Fusion("sum"), x, -3 * x, act=nn.ReLU()).unique()
+        tensor([0.])
     """
-    if not isinstance(fusion, Fusion) or type(fusion).forward is not Fusion.forward:
-        return f"{type(fusion).__name__} has a forward of its own"
-    return dispatch.module_obstacle(fusion, _branch(a), _branch(b), bool(fusion.second))
-
-
-def _branch(x: Tensor | Branch) -> Branch:
-    return x if isinstance(x, Branch) else Branch(x)
+    a, b = as_branch(a), as_branch(b)
+    if why_not_fused(fusion, a, b, act=act) is None:
+        assert isinstance(fusion, Fusion)
+        relu = act is not None
+        return run_fused(a, b, fusion.terms, fusion.eps, relu=relu, gate=fusion.gate)
+    y: Tensor = fusion(a.response(), b.response())
+    return y if act is None else act(y)  # type: ignore[no-any-return]

@@ -1,8 +1,8 @@
-"""The one file that uses what PyTorch does not promise to keep.
+"""The only file that uses private interfaces of PyTorch, which may change in any version.
 
-All of it is looked for when this file is imported. If anything is missing, `COMPLETE` is False,
-nothing else of this file is called, and fusions run by PyTorch's own operations. What only the
-kernels need is looked for when the first one is compiled: without it there are none.
+They are imported here. If one is missing, `COMPLETE` is False and fusions run by PyTorch's own
+operations. What only kernels need is imported when the first one is compiled; if it is missing,
+there are no kernels.
 """
 
 import os
@@ -20,7 +20,12 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.modules.batchnorm import _NormBase as NormBase
 from torch.utils._pytree import tree_leaves, tree_map
 
-__all__ = ["BatchNorm", "NormBase", "tree_leaves", "tree_map"]  # used by other files; very old
+__all__ = [
+    "BatchNorm",
+    "NormBase",
+    "tree_leaves",
+    "tree_map",
+]  # used by other files; stable for years
 
 try:
     from torch._C import _are_functorch_transforms_active, _len_torch_dispatch_stack
@@ -37,11 +42,11 @@ except (ImportError, AttributeError):  # another version of PyTorch
     COMPLETE = False
 
 _tracing = False
-"""Whether formulas are being traced for a kernel."""
+"""True while a formula is traced for a kernel."""
 
 
 def cpu_has_bfloat16() -> bool:
-    """Return True if the processor has AVX512-BF16 or AMX, False if PyTorch does not say."""
+    """Return True if PyTorch reports that the processor has AVX512-BF16 or AMX."""
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     return any(getattr(torch.cpu, name, bool)() for name in names)
 
@@ -55,8 +60,8 @@ def transformed() -> bool:
 def exporting() -> bool:
     """Return True within `torch.export`.
 
-    Dynamo must call this and not look inside: that of PyTorch 2.10 takes `is_exporting` for True
-    whatever it compiles for.
+    Dynamo must call this function and not trace it: in PyTorch 2.10 it evaluates `is_exporting` to
+    True in any compilation.
     """
     return torch.compiler.is_exporting()
 
@@ -67,9 +72,9 @@ def tracing() -> bool:
 
 
 def observed() -> bool:
-    """Return True if a mode wants to see each operation: FakeTensorMode, make_fx, profilers.
+    """Return True if a mode observes each operation: FakeTensorMode, make_fx, profilers.
 
-    `torch.set_default_device` is a mode, too, but changes only where new tensors are made.
+    `torch.set_default_device` is a mode as well, but only changes where new tensors are created.
     """
     if _len_torch_dispatch_stack() > 0:
         return True
@@ -77,13 +82,21 @@ def observed() -> bool:
 
 
 def hooked(*modules: nn.Module) -> bool:
-    """Return True if a hook would miss a call of one of the modules."""
-    return bool(_has_any_global_hook()) or any(  # type: ignore[no-untyped-call]
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        for module in modules
+    """Return True if something would notice that one of the modules is not called.
+
+    Besides hooks, that is a `forward` set on the instance, as some libraries do to wrap a module.
+    """
+    return (
+        not COMPLETE
+        or bool(_has_any_global_hook())  # type: ignore[no-untyped-call]
+        or any(
+            module._forward_hooks
+            or module._forward_pre_hooks
+            or module._backward_hooks
+            or module._backward_pre_hooks
+            or "forward" in module.__dict__
+            for module in modules
+        )
     )
 
 
@@ -96,7 +109,7 @@ _store.register_fake(torch.empty_like)
 
 
 def store(x: Tensor) -> Tensor:
-    """Return x; compiled, it is written to memory once and not computed again at every use."""
+    """Return x; when compiled, write it to memory once instead of recomputing it at every use."""
     if torch.compiler.is_compiling():
         _prepare_inductor()
         return torch.ops.sortnet.store(x)  # type: ignore[no-any-return]
@@ -105,7 +118,7 @@ def store(x: Tensor) -> Tensor:
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # Dynamo calls it
 def _prepare_inductor() -> bool:
-    """Tell Inductor what `store` is; without that it would be a copy."""
+    """Register the lowering of `store` in Inductor; without it, `store` would be a copy."""
     try:
         from torch._inductor.lowering import lowerings, register_lowering
     except ImportError:
@@ -122,15 +135,15 @@ def _prepare_inductor() -> bool:
 
 
 def compile_formula(formula: Callable[..., Any], inputs: Sequence[Tensor]) -> Callable[..., Any]:
-    """Compile a function of tensors for inputs of just this form.
+    """Compile a function of tensors for inputs of exactly this form.
 
-    By way of make_fx and of Inductor's innermost step, not of `torch.compile`: its guards and
-    wrappers would cost more than the pass over a small tensor. The caller checks the form.
+    This uses make_fx and the innermost step of Inductor, not `torch.compile`, whose guards and
+    wrappers would cost more than a pass over a small tensor. The caller checks the form.
 
     Returns:
         A function of a list of tensors.
     """
-    # They take seconds to import.
+    # These take seconds to import.
     from torch._inductor import compile_fx, config, decomposition
     from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -139,8 +152,8 @@ def compile_formula(formula: Callable[..., Any], inputs: Sequence[Tensor]) -> Ca
         graph = make_fx(formula, decomposition.select_decomp_table())(*inputs)
     options: dict[str, Any] = {
         "size_asserts": False,
-        "realize_reads_threshold": 32,  # a branch is not stored on its way
-        "cpp.vec_isa_ok": True,  # or it compiles and runs a program for each set of instructions
+        "realize_reads_threshold": 32,  # do not store a branch
+        "cpp.vec_isa_ok": True,  # otherwise it compiles and runs test programs
     }
     with config.patch(options), _cached() as cache:
         try:
@@ -149,7 +162,7 @@ def compile_formula(formula: Callable[..., Any], inputs: Sequence[Tensor]) -> Ca
             if not _remove_damaged(cache, str(error)):
                 raise
             compiled = compile_fx.compile_fx_inner(graph, list(inputs))
-    # On a CPU what it calls itself, without its bookkeeping; a GPU needs more of that.
+    # On a CPU, skip the bookkeeping around the compiled function; a GPU needs it.
     inner: Callable[..., Any] | None = getattr(compiled, "current_callable", None)
     if inner is not None and inputs[0].is_cpu:
         return inner
@@ -158,20 +171,20 @@ def compile_formula(formula: Callable[..., Any], inputs: Sequence[Tensor]) -> Ca
 
 @contextmanager
 def _cached() -> Iterator[Path]:
-    """Keep kernels on disk in a directory of this user's, which outlives a restart."""
+    """Keep kernels on disk, in a directory of this user."""
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     cache = Path(os.environ.get("SORTNET_CACHE") or Path(home) / "sortnet" / "kernels")
     try:
         cache.mkdir(parents=True, exist_ok=True)
-        cache.chmod(0o700)  # what lies there is loaded as code
-    except OSError:  # a home that cannot be written, or somebody else's directory
+        cache.chmod(0o700)  # its content is loaded as code
+    except OSError:  # a read-only home, or a directory of another user
         cache = Path(tempfile.mkdtemp(prefix="sortnet-"))
     with mock.patch.dict(os.environ, TORCHINDUCTOR_CACHE_DIR=str(cache)):
         yield cache
 
 
 def _remove_damaged(cache: Path, message: str) -> bool:
-    """Remove the library that could not be loaded; a killed process may leave it too short."""
+    """Remove a library that could not be loaded: a killed process may leave it truncated."""
     found = re.search(rf"{re.escape(str(cache))}\S+?\.so", message)
     if found is None:
         return False

@@ -1,1 +1,5 @@
-"""The laboratory: data, training, measurements and the paper's tables. Needs the extra `lab`."""
+"""The laboratory: data, training, runs, measurements, the paper's numbers; needs ``[lab]``."""
+
+from sortnet.errors import require_lab
+
+require_lab()

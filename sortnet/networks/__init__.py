@@ -1,30 +1,39 @@
-"""Every network of the paper, by name."""
+"""The networks of the paper, by name: `create_model`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
 from sortnet.blocks import Basic, Bottleneck
 from sortnet.fusion import EPS
 from sortnet.networks.convnets import alexnet, bignet, lenet
-from sortnet.networks.network import Fusing, Network, Plan
+from sortnet.networks.network import FusionLike, Network, NetworkOptions
 from sortnet.networks.resnet import cifar_resnet, resnet
 from sortnet.networks.wrn import wide_resnet
 
-__all__ = ["NETWORKS", "Entry", "Fusing", "Network", "create_model", "display", "list_models"]
+__all__ = [
+    "NETWORKS",
+    "FusionLike",
+    "Network",
+    "NetworkInfo",
+    "create_model",
+    "display",
+    "list_models",
+]
 
 
 @dataclass(frozen=True)
-class Entry:
+class NetworkInfo:
     """A network of the paper.
 
     Attributes:
         title: Its name in the paper.
-        make: Builds it from a plan and the variants that it knows.
-        num_classes: How many classes it has in the paper's first experiment with it.
-        size: The side of the images it was made for.
-        variants: The arguments of `create_model` that only this kind of network has.
+        make: Builds it from `NetworkOptions` and its variants.
+        num_classes: Number of classes in the paper's first experiment with it.
+        size: Side of the images it was designed for.
+        variants: Arguments of `create_model` that only this kind of network has.
     """
 
     title: str
@@ -35,25 +44,50 @@ class Entry:
 
 
 NETWORKS = {
-    "lenet": Entry("LeNet", lenet, 10, 32, ("branched", "norm")),
-    "bignet": Entry("BigNet", bignet, 10, 32, ("branched", "norm")),
-    "alexnet": Entry("AlexNet", alexnet, 1000, 227, ("branched", "norm")),
-    "resnet20": Entry("ResNet-20", partial(cifar_resnet, depth=20), 10, 32, ("style",)),
-    "resnet32": Entry("ResNet-32", partial(cifar_resnet, depth=32), 10, 32, ("style",)),
-    "resnet56": Entry("ResNet-56", partial(cifar_resnet, depth=56), 10, 32, ("style",)),
-    "wrn28": Entry("WRN-28", partial(wide_resnet, depth=28), 10, 32, ("width",)),
-    "resnet18": Entry("ResNet-18", partial(resnet, block=Basic, depths=(2, 2, 2, 2)), 1000, 224),
-    "resnet34": Entry("ResNet-34", partial(resnet, block=Basic, depths=(3, 4, 6, 3)), 1000, 224),
-    "resnet50": Entry(
+    "lenet": NetworkInfo("LeNet", lenet, 10, 32, ("branched", "norm")),
+    "bignet": NetworkInfo("BigNet", bignet, 10, 32, ("branched", "norm")),
+    "alexnet": NetworkInfo("AlexNet", alexnet, 1000, 227, ("branched", "norm")),
+    "resnet20": NetworkInfo("ResNet-20", partial(cifar_resnet, depth=20), 10, 32, ("style",)),
+    "resnet32": NetworkInfo("ResNet-32", partial(cifar_resnet, depth=32), 10, 32, ("style",)),
+    "resnet56": NetworkInfo("ResNet-56", partial(cifar_resnet, depth=56), 10, 32, ("style",)),
+    "wrn28": NetworkInfo("WRN-28", partial(wide_resnet, depth=28), 10, 32, ("width",)),
+    "resnet18": NetworkInfo(
+        "ResNet-18", partial(resnet, block=Basic, depths=(2, 2, 2, 2)), 1000, 224
+    ),
+    "resnet34": NetworkInfo(
+        "ResNet-34", partial(resnet, block=Basic, depths=(3, 4, 6, 3)), 1000, 224
+    ),
+    "resnet50": NetworkInfo(
         "ResNet-50", partial(resnet, block=Bottleneck, depths=(3, 4, 6, 3)), 1000, 224
     ),
 }
 
 
+ARGUMENTS = ("num_classes", "fusion", "eps", "gate", "head", "in_chans", "size")
+OTHER_WORDS = {
+    "classes": "num_classes",
+    "n_classes": "num_classes",
+    "num_labels": "num_classes",
+    "out_features": "num_classes",
+    "channels": "in_chans",
+    "in_channels": "in_chans",
+    "num_channels": "in_chans",
+    "image_size": "size",
+    "img_size": "size",
+    "input_size": "size",
+    "epsilon": "eps",
+    "global_pool": "head",
+    "terms": "fusion",
+    "pretrained": "sortnet.load, which returns a network with its weights",
+    "weights": "sortnet.load, which returns a network with its weights",
+}
+"""What arguments of `create_model` are called elsewhere."""
+
+
 def create_model(
     name: str,
     num_classes: int | None = None,
-    fusion: Fusing = "sum",
+    fusion: FusionLike = "sum",
     *,
     eps: float = EPS,
     gate: str | None = None,
@@ -62,19 +96,20 @@ def create_model(
     size: int | None = None,
     **variant: Any,  # noqa: ANN401
 ) -> Network:
-    """Build a network of the paper, with fresh weights from the global random state.
+    """Create a network of the paper, initialized from the global random state.
 
     Arguments:
-        name: Out of `NETWORKS`.
-        num_classes: How many classes it tells apart; as in the paper without it.
+        name: A key of `NETWORKS`.
+        num_classes: Number of classes; by default as in the paper.
         fusion: Terms joined by ``+``, or ``sort``; ``sum`` gives the plain network. Or a function
-            from a number of channels to a module that fuses.
-        eps: The number under the fusion's root.
-        gate: ``zero`` or ``one``: weight the second-order term by a learnable number per channel.
-        head: ``average``, ``bilinear`` or ``compact``, in place of the network's own.
-        in_chans: The images' channels.
-        size: The images' side, for networks whose fully connected layers depend on it.
-        variant: ``branched=True`` (two-branch form) and ``norm=True`` (batch normalisation) of
+            from the number of channels to a fusion module.
+        eps: Added under the root of the fusion.
+        gate: ``zero`` or ``one``: multiply the second-order terms by a learnable number per
+            channel with this initial value.
+        head: ``average``, ``bilinear`` or ``compact``, to replace the network's own.
+        in_chans: Channels of the images.
+        size: Side of the images, for networks whose fully connected layers depend on it.
+        variant: ``branched=True`` (two-branch form) and ``norm=True`` (batch normalization) of
             lenet, bignet and alexnet; ``style="xu"`` of resnet20, resnet32 and resnet56;
             ``width=10`` of wrn28.
 
@@ -85,25 +120,30 @@ def create_model(
     """
     if name not in NETWORKS:
         raise ValueError(f"unknown network {name!r}; there are {', '.join(NETWORKS)}")
-    entry = NETWORKS[name]
+    info = NETWORKS[name]
     for key in variant:
-        if key not in entry.variants:
-            able = [other for other, e in NETWORKS.items() if key in e.variants]
-            if not able:
-                raise ValueError(
-                    f"unknown argument {key!r}; {name} takes {_listed(entry.variants)}"
-                )
-            raise ValueError(f"{name} cannot be given {key!r}; only {', '.join(able)} can")
-    plan = Plan(
-        num_classes=entry.num_classes if num_classes is None else num_classes,
+        if key not in info.variants:
+            raise ValueError(_unknown_argument(name, key))
+    options = NetworkOptions(
+        num_classes=info.num_classes if num_classes is None else num_classes,
         fusion=fusion,
         eps=eps,
         gate=gate,
         head=head,
         in_chans=in_chans,
-        size=entry.size if size is None else size,
+        size=info.size if size is None else size,
     )
-    return entry.make(plan, **variant)
+    return info.make(options, **variant)
+
+
+def _unknown_argument(name: str, key: str) -> str:
+    """Return the message for an argument that `create_model` does not take for a network."""
+    if others := [other for other, info in NETWORKS.items() if key in info.variants]:
+        return f"{name} has no argument {key!r}; it belongs to {', '.join(others)}"
+    known = (*ARGUMENTS, *NETWORKS[name].variants)
+    close = get_close_matches(key.lower(), known, n=1) or [OTHER_WORDS.get(key.lower(), "")]
+    hint = f"did you mean {close[0]}?" if close[0] else f"{name} takes {', '.join(known)}"
+    return f"unknown argument {key!r}; {hint}"
 
 
 def list_models() -> list[str]:
@@ -116,12 +156,8 @@ def list_models() -> list[str]:
     return list(NETWORKS)
 
 
-def _listed(names: tuple[str, ...]) -> str:
-    return ", ".join(names) or "no further ones"
-
-
 def display(name: str, fusion: str = "sum", *, branched: bool = False) -> str:
-    """A network's name as the paper prints it.
+    """Return the name of a network as printed in the paper.
 
     Example:
         >>> display("lenet", "sort", branched=True)

@@ -1,4 +1,4 @@
-"""First weights, as the sources of the networks have them."""
+"""Weight initialization, as in the original implementations of the networks."""
 
 import math
 from typing import Literal
@@ -17,8 +17,8 @@ def xavier(model: nn.Module) -> None:
             _zero_bias(module)
 
 
-def msra(model: nn.Module, mode: Literal["fan_in", "fan_out"] = "fan_in") -> None:
-    """He's: normal with variance 2 / fan, in convolutions; linear layers as in `xavier`."""
+def kaiming(model: nn.Module, mode: Literal["fan_in", "fan_out"] = "fan_in") -> None:
+    """He's: normal with variance 2 / fan in convolutions; linear layers as in `xavier`."""
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.kaiming_normal_(module.weight, mode=mode, nonlinearity="relu")
@@ -27,8 +27,8 @@ def msra(model: nn.Module, mode: Literal["fan_in", "fan_out"] = "fan_in") -> Non
             xavier(module)
 
 
-def damp(block: TwoBranch, gain: float) -> None:
-    """Scale the last convolution of each branch of a block."""
+def scale_last_convolutions(block: TwoBranch, gain: float) -> None:
+    """Scale the weights of the last convolution of each branch."""
     for branch in (block.branch1, block.branch2):
         *_, last = (module for module in branch if isinstance(module, nn.Conv2d))
         last.weight.data.mul_(gain)

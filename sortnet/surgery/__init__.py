@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sortnet.fusion import EPS, Fusion
-from sortnet.networks import Fusing
+from sortnet.networks import FusionLike
 from sortnet.surgery.branch import branch
 from sortnet.surgery.find import find
 from sortnet.surgery.fused_add import Moved
@@ -46,7 +46,7 @@ def sites(model: nn.Module, example: Example | None = None) -> list[Site]:
 def sortify(
     model: nn.Module,
     where: str | Callable[[Site], bool] | None = None,
-    fusion: Fusing = "sort",
+    fusion: FusionLike = "sort",
     *,
     gate: str | None = None,
     eps: float = EPS,
@@ -99,7 +99,7 @@ def sortify(
     return copy
 
 
-def _fusion(site: Site, fusion: Fusing, gate: str | None, eps: float) -> nn.Module:
+def _fusion(site: Site, fusion: FusionLike, gate: str | None, eps: float) -> nn.Module:
     """The fusion for a site; channels that do not come second are moved where it matters."""
     if callable(fusion):
         made = fusion(site.channels)

@@ -8,7 +8,7 @@ from torch import nn
 from sortnet.blocks import TwoBranch
 from sortnet.fusion import Fusion
 from sortnet.networks import weight_init as initial
-from sortnet.networks.convnets import DEEP
+from sortnet.networks.convnets import DEEP_GAIN
 from sortnet.surgery.site import chosen
 from sortnet.surgery.survey import copied
 
@@ -64,7 +64,7 @@ def branch(
     for conv in selected:
         block = _branch(copy, conv)
         if len(selected) >= 5:  # a product grows from block to block, see networks/chain.py
-            initial.damp(block, DEEP)
+            initial.scale_last_convolutions(block, DEEP_GAIN)
     return copy
 
 
@@ -107,7 +107,7 @@ def _branch(model: nn.Module, place: Convolution) -> TwoBranch:
         stride=conv.stride[0],
         padding=conv.padding[0],
         groups=conv.groups,
-        norm=place.norm,
+        norm_layer=nn.BatchNorm2d if place.norm else None,
     )
     initial.xavier(block)
     block.to(conv.weight.device, conv.weight.dtype).train(conv.training)

@@ -1,12 +1,14 @@
 """What a changed module calls where its branches meet."""
 
-from typing import TypeGuard
-
 from torch import Tensor, fx, nn
 from torch.overrides import handle_torch_function
 
-from sortnet.fusion import Branch, Normalized, fuse_branches
+from sortnet.fusion import Branch, defer_norm, fuse_branches
+from sortnet.fusion.branches import is_plain_sequential
 from sortnet.fusion.private import hooked as hooked
+
+RELU = nn.ReLU()
+"""Not in place: a fusion may save its output."""
 
 
 class Moved(nn.Module):
@@ -47,26 +49,14 @@ def unfinished(module: nn.Module, x: Tensor) -> Tensor | Branch:
     if isinstance(x, fx.Proxy):
         proxy: Tensor | Branch = handle_torch_function(unfinished, (x,), module, x)
         return proxy
-    if isinstance(module, nn.BatchNorm2d):
-        return Normalized(x, module)
-    if _row(module) and len(module) and not hooked(module):
-        *steps, last = module
-        for step in steps:
-            x = step(x)
-        return unfinished(last, x)
-    response: Tensor = module(x)
-    return response
+    return defer_norm(module, x)
 
 
 def normalises(module: nn.Module) -> bool:
     """Whether a module's last step is PyTorch's batch normalisation."""
-    if _row(module) and len(module):
+    if is_plain_sequential(module) and len(module):
         return normalises(module[-1])
     return type(module) is nn.BatchNorm2d
-
-
-def _row(module: nn.Module) -> TypeGuard[nn.Sequential]:
-    return isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward
 
 
 def meet(
@@ -86,10 +76,10 @@ def meet(
     ):  # one node in the graph, not its insides
         response = handle_torch_function(meet, (x, f), fusion, x, f, relu)
         return response
-    if isinstance(relu, nn.Module) and hooked(relu):
-        response = relu(fuse_branches(fusion, x, f))
-        return response
-    return fuse_branches(fusion, x, f, relu=relu is not False)
+    if relu is False:
+        return fuse_branches(fusion, x, f)
+    act = relu if isinstance(relu, nn.Module) and hooked(relu) else RELU
+    return fuse_branches(fusion, x, f, act=act)
 
 
 def expect(value: object, constant: object, name: str) -> None:

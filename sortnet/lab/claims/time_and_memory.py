@@ -75,11 +75,11 @@ def bilinear_larger(context: Context) -> Finding:
     assert isinstance(pool, Bilinear)
     counts = [parameters(network) for network in (average, bilinear, own)]
     figures = (
-        f"{pool.features:,} features in place of average pooling's 256, {counts[1]:,} parameters"
-        f" in place of {counts[0]:,}; with its own fully connected layers BigNet* has"
+        f"{pool.out_features:,} features in place of average pooling's 256, {counts[1]:,}"
+        f" parameters in place of {counts[0]:,}; with its own fully connected layers BigNet* has"
         f" {counts[2]:,}"
     )
-    return finding(pool.features > 256 and counts[1] > counts[0], figures)
+    return finding(pool.out_features > 256 and counts[1] > counts[0], figures)
 
 
 def _head(machine: Machine, name: str) -> Variant:

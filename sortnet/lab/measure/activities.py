@@ -60,7 +60,7 @@ class _watch:  # noqa: N801
     def __call__(self, fusion: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         assert isinstance(fusion, Fusion)
         a, b = inputs
-        term = fuse(a, b, fusion.second, fusion.eps, fusion.gate)
+        term = fuse(a, b, fusion.second_order, fusion.eps, fusion.gate)
         rest = (output - term).abs().sum()
         size = term.abs().sum()
         both = ((a > 0) & (b > 0)).float().mean()

@@ -55,7 +55,7 @@ def work(model: nn.Module, images: Tensor) -> Work:
     def count(fusion: nn.Module, _: object, output: Tensor) -> None:
         nonlocal fused
         assert isinstance(fusion, Fusion)
-        fused += len(fusion.second) * output.numel()
+        fused += len(fusion.second_order) * output.numel()
 
     for module in model.modules():
         if isinstance(module, Fusion):

@@ -48,7 +48,7 @@ def modules(path: Path) -> list[Path]:
     right = [[residual.conv1, residual.bn1, relu, residual.conv2, residual.bn2]]
     first, second = r"F_1(x)", r"F_2(x)"
     _block(axes[0, 0], left, (first, second), formula(two.fusion, first, second), "")  # type: ignore[arg-type]
-    after = "ReLU" if residual.relu else ""
+    after = "ReLU" if residual.act2 else ""
     _block(axes[0, 1], [[], *right], ("x", "F(x)"), formula(residual.fusion, "x", "F(x)"), after)  # type: ignore[arg-type]
     axes[0, 0].set_title("two branches in place of one 5 x 5 convolution")
     axes[0, 1].set_title("residual block")

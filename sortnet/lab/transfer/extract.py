@@ -54,7 +54,7 @@ def features(
     Arguments:
         network: It is moved to the device.
         dataset: Its mean and deviation are what the images are normalised with.
-        layers: Out of the network's ``taps``.
+        layers: Out of the network's ``features``.
         device: A device, or one of `sortnet.lab.training.DEVICES`.
         show: Is told of the progress.
     """
@@ -65,7 +65,7 @@ def features(
     # Kernels are made for large tensors only, and round in their own way.
     with torch.inference_mode(), kernels.using("plain"):
         for images, count in _groups(dataset):
-            responses = network.activations(machine.images(images), *layers)
+            responses = network.extract_features(machine.images(images), *layers)
             for layer, response in responses.items():
                 rows = _pooled(response)[:count]
                 if layer not in found:
@@ -145,8 +145,8 @@ class Source:
         network, config = runs.load(directory)
         layers = tuple(dict.fromkeys(layers)) or last_layers(network)
         for layer in layers:
-            if layer not in network.taps:
-                there = ", ".join(network.taps)
+            if layer not in network.features:
+                there = ", ".join(network.features)
                 raise UsageError(f"{config.title} has no layer {layer!r}; there are {there}")
         dataset = data.load(name, root, size=config.size)
         mean, std = ((x[0], x[1], x[2]) for x in (config.mean, config.std))
@@ -189,7 +189,7 @@ class Source:
 
 def last_layers(network: Network) -> tuple[str, ...]:
     """The last pooling and what follows it: pool5, fc6 and fc7 in AlexNet, pool in a ResNet."""
-    names = list(network.taps)
+    names = list(network.features)
     last = max(i for i, name in enumerate(names) if name.startswith("pool"))
     return tuple(names[last:])
 

@@ -16,14 +16,13 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 
 from sortnet import Fusion, create_model, sort
-from sortnet.blocks import Basic, Subsample, _pointwise, _shortcut
+from sortnet.blocks import Basic, Projected, Subsample, shortcut
 from sortnet.fusion import (
     Branch,
     Normalized,
-    Recomputed,
     Rectified,
     fuse_branches,
-    joint,
+    fused,
     kernels,
     private,
     why_not_fused,
@@ -47,13 +46,13 @@ class Parts(nn.Module):
 
     def forward(self, kind: str, a: Tensor, b: Tensor, wide: Tensor) -> tuple[Any, Any]:
         """Two branches; `wide` has twice the size and fewer channels."""
-        conv = Recomputed(self.conv(wide), (wide, self.conv.weight), _pointwise, (2,))
+        relu = nn.ReLU(inplace=True)
         return {
             "identity-normalised": (a, Normalized(b, self.norm)),
             "normalised-normalised": (Normalized(a, self.other), Normalized(b, self.norm)),
-            "subsampled-normalised": (_shortcut(self.subsample, wide), Normalized(b, self.norm)),
-            "rectified-rectified": (Rectified(a), Rectified(b)),
-            "convolved-plain": (conv, b),
+            "subsampled-normalised": (shortcut(self.subsample, wide), Normalized(b, self.norm)),
+            "rectified-rectified": (Rectified(a, relu), Rectified(b, relu)),
+            "convolved-plain": (Projected(self.conv, wide), b),
             "plain": (a, b),
         }[kind]
 
@@ -98,7 +97,7 @@ def outcome(
     with kernels.using(mode):
         # raw responses are computed, as they are by a convolution, and may be changed in place
         branches = parts(kind, tensors[0] * 1, tensors[1] * 1, tensors[2])
-        y = fuse_branches(fusion, *branches, relu=relu)
+        y = fuse_branches(fusion, *branches, act=nn.ReLU() if relu else None)
         wanted = [*tensors, *parts.parameters(), *fusion.parameters()]
         weight = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).view(y.shape)
         found = torch.autograd.grad((y * weight).sum(), wanted, allow_unused=True)
@@ -149,7 +148,7 @@ def test_gradients_of_gradients(kind: str, terms: str) -> None:
 
     def function(*tensors: Tensor) -> Tensor:
         branches = copy.deepcopy(parts)(kind, tensors[0] * 1, tensors[1] * 1, tensors[2])
-        return fuse_branches(Fusion(terms, eps=0.1), *branches, relu=True)
+        return fuse_branches(Fusion(terms, eps=0.1), *branches, act=nn.ReLU())
 
     with kernels.using("eager"):
         assert torch.autograd.gradcheck(function, inputs(2))
@@ -160,7 +159,7 @@ def test_gradients_of_a_gates_gradient() -> None:
     gate = torch.linspace(-1, 2, 6, dtype=torch.float64).requires_grad_()
 
     def function(a: Tensor, b: Tensor, gate: Tensor) -> Tensor:
-        return joint.fuse_jointly(Branch(a), Branch(b), ("sum", "root"), 0.1, True, gate)
+        return fused.run_fused(Branch(a), Branch(b), ("sum", "root"), 0.1, relu=True, gate=gate)
 
     with kernels.using("eager"):
         assert torch.autograd.gradcheck(function, (*inputs(2)[:2], gate))
@@ -198,10 +197,10 @@ def test_kernels_leave_batch_norm_its_gradients(
     parts = Parts(affine=case != "no weights").double()
     parts.other.train(case != "one frozen")
     if case == "large images":
-        monkeypatch.setattr(joint, "LARGEST_IMAGE", 0)
+        monkeypatch.setattr(fused, "MAX_IMAGE", 0)
     arguments = ("normalised-normalised", "sum+root", True, parts, inputs(last=True))
     assert_same(outcome("auto", *arguments), outcome("plain", *arguments))
-    inside = {static[0].inside for _, static in kernels._kernels}  # type: ignore[index]
+    inside = {options.norm_backward for _, options in kernels._kernels}  # type: ignore[attr-defined]
     assert inside == {case == "no weights"}
 
 
@@ -214,17 +213,19 @@ def test_strides_that_a_hook_changed_are_seen() -> None:
         assert_same(outcome("auto", *arguments), expected)
 
 
+@pytest.mark.skipif(not kernels.available("cpu"), reason="kernels need a C++ compiler")
 def test_who_looks_at_one_image_need_not_wait_for_a_compiler() -> None:
     image, images = torch.zeros(1, 64, 56, 56), torch.zeros(2, 64, 56, 56)
-    assert kernels.worthwhile(image) == kernels.worthwhile(images) == kernels.available("cpu")
+    why = partial(why_not_fused, ("sum", "prod"))
+    assert why(image, image) is why(images, images) is None
     with torch.no_grad():
-        assert not kernels.worthwhile(image)
-        assert kernels.worthwhile(images) == kernels.available("cpu")
+        assert "too small" in (why(image, image) or "")
+        assert why(images, images) is None
 
 
 @pytest.mark.usefixtures("small_kernels")
 def test_ever_new_sizes_do_not_compile_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "MOST", 1)
+    monkeypatch.setattr(kernels, "MAX_KERNELS", 1)
     parts = Parts().double()
     for batch in (2, 3, 4):
         arguments = ("rectified-rectified", "sum+prod", False, parts, inputs(batch))
@@ -363,6 +364,39 @@ def test_hooks_and_strangers_fall_back() -> None:
     )
 
 
+class Doubling(nn.Conv2d):
+    """A convolution that somebody has adapted."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Convolve and double."""
+        return 2 * super().forward(x)
+
+
+@pytest.mark.parametrize("change", ["forward", "sequence hook", "subclass", "3 x 3", "stem"])
+def test_modules_that_were_changed_are_called(change: str) -> None:
+    """A replaced forward, a hook on a shortcut, an adapted convolution, a longer shortcut."""
+    heard: list[str] = []
+    style = {"width": 1} if change in ("subclass", "3 x 3") else {"style": "xu"}
+    name = "wrn28" if "width" in style else "resnet20"
+    network = create_model(name, fusion="sort", **style).double()  # type: ignore[arg-type]
+    block = network.get_submodule("layer2.0")
+    if change == "forward":
+        block.bn2.forward = lambda x: (heard.append("forward"), x.tanh())[1]
+    elif change == "sequence hook":
+        block.downsample.register_forward_hook(lambda *_: heard.append("hook"))
+    elif change == "stem":
+        block.downsample = nn.Sequential(nn.Identity(), *block.downsample)
+    else:
+        conv = Doubling(16, 32, 1, 2, bias=False) if change == "subclass" else None
+        block.downsample = (conv or nn.Conv2d(16, 32, 3, 2, 1, bias=False)).double()
+    images = torch.randn(2, 3, 32, 32, dtype=torch.float64)
+    expected = trained(network, "plain", images)
+    told = len(heard)
+    assert_same(trained(network, "eager", images), expected, rtol=1e-8, atol=1e-9)
+    assert len(heard) == 2 * told
+    assert bool(heard) == (change in ("forward", "sequence hook"))
+
+
 def test_batch_norm_complains_as_ever() -> None:
     parts, tensor = Parts(), torch.randn(1, 6, 1, 1)
     with kernels.using("eager"), pytest.raises(ValueError, match="more than 1 value per channel"):
@@ -467,7 +501,7 @@ def test_where_the_joint_path_is_not_used() -> None:
     with torch.device("cpu"):
         assert why() == "joint"
     assert "no second-order term" in why(Fusion("sum"))
-    assert "forward of its own" in why(Doubled("sum+root"))
+    assert "its own forward" in why(Doubled("sum+root"))
     assert "GroupNorm" in why(norm=nn.GroupNorm(2, 6))
     assert "subclass" in why(a=a.as_subclass(Tagged))
     with Counting():
@@ -483,7 +517,7 @@ def test_where_the_joint_path_is_not_used() -> None:
 @pytest.mark.usefixtures("small_kernels")
 def test_a_fusion_of_a_users_own_is_called() -> None:
     x = torch.randn(2, 16, 8, 8)
-    block = Basic(16, 16, 1, Doubled("sum+root"), relu=False)
+    block = Basic(16, 16, 1, Doubled("sum+root"), final_act=False)
     plain = copy.deepcopy(block)
     plain.fusion = Fusion("sum+root")
     torch.testing.assert_close(block(x), 2 * plain(x))

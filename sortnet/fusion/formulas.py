@@ -1,17 +1,19 @@
-"""What a fusion is made of: its terms, their values and their slopes. Section 3 of the paper.
+"""The formulas: what a fusion computes, and its derivatives. Section 3 of the paper.
 
-Equation 1 fuses the responses of two branches as ``y = a + b + g(a * b)``. A fusion is written as
+Equation 1 fuses the responses of two branches as ``y = a + b + g(a * b)``. A fusion is named by
 its terms, joined by ``+``:
 
-=========== ================================ ======================================
-term        value                            where the paper has it
-=========== ================================ ======================================
+=========== ================================ ========================================
+term        value                            in the paper
+=========== ================================ ========================================
 ``sum``     a + b                            the linear fusion
 ``max``     max(a, b)                        Maxout
 ``prod``    a * b                            g = identity, in two-branch blocks
 ``root``    sqrt(relu(a) * relu(b) + eps)    g = square root, in residual blocks
-``square``  a * a                            the control of section 3.3: no crossing
-=========== ================================ ======================================
+``square``  a * a                            the control of section 3.3: no cross term
+=========== ================================ ========================================
+
+`value` computes the sum of the terms, `derivatives` its partial derivatives (equation 2).
 """
 
 from collections.abc import Sequence
@@ -30,11 +32,11 @@ SECOND_ORDER = ("prod", "root", "square")
 TERMS = FIRST_ORDER + SECOND_ORDER
 
 SORT = {"branches": ("sum", "prod"), "residual": ("sum", "root")}
-"""What the paper calls SORT, by the kind of block it stands in."""
+"""What the paper calls SORT, by kind of block."""
 
 
 def parse(fusion: str, block: str = "branches") -> tuple[str, ...]:
-    """Split a fusion's name into its terms.
+    """Split the name of a fusion into its terms.
 
     Arguments:
         fusion: Terms joined by ``+``. ``sort`` stands for the paper's choice for the block.
@@ -63,7 +65,7 @@ def parse(fusion: str, block: str = "branches") -> tuple[str, ...]:
 
 
 def check_eps(eps: object) -> None:
-    """Refuse an eps that would let the root's slope, or its value, be infinite or NaN."""
+    """Raise if `eps` would let the root or its derivative be infinite or NaN."""
     needed = f"eps is {eps!r}, but must be {LIMITS['eps']}: it keeps the root's slope finite"
     if isinstance(eps, bool) or not isinstance(eps, Real):
         raise TypeError(needed)
@@ -74,7 +76,7 @@ def check_eps(eps: object) -> None:
 def value(
     a: Tensor, b: Tensor, terms: Sequence[str], eps: float, gate: Tensor | None = None
 ) -> Tensor:
-    """The sum of the terms, as the table above has them; those of second order times the gate."""
+    """Compute the sum of the terms; second-order terms are multiplied by the gate."""
     values = []
     for term in terms:
         match term:
@@ -95,26 +97,26 @@ def _times(gate: Tensor | None, x: Tensor) -> Tensor:
     return x if gate is None else gate * x
 
 
-def slopes(
+def derivatives(
     a: Tensor, b: Tensor, terms: Sequence[str], eps: float, gate: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """The derivatives of `value` by a and by b; for ``sum+prod`` those of equation 2, 1 + b.
+    """Compute dy/da and dy/db of `value`; for ``sum+prod``, 1 + b and 1 + a (equation 2).
 
     Shares no subexpression with `value`; otherwise the compiler merges them and keeps the result
-    alive until backward. Products have b first, because results take the layout of what comes
-    first, and b's is that of the network, also where a is recomputed.
+    alive until backward. Products have b first: a result takes the memory layout of its first
+    operand, and b always has the layout of the network, while a may be recomputed.
     """
     by_a = by_b = torch.zeros((), dtype=a.dtype, device=a.device)
     for term in terms:
         match term:
             case "sum":
                 by_a, by_b = by_a + 1, by_b + 1
-            case "max":  # a tie is shared, as torch.maximum does
+            case "max":  # ties are split evenly, as in torch.maximum
                 left = torch.where(a > b, 1.0, torch.where(a < b, 0.0, 0.5)).to(a.dtype)
                 by_a, by_b = by_a + left, by_b + (1 - left)
             case "prod":
                 by_a, by_b = by_a + _times(gate, b), by_b + _times(gate, a)
-            case "root":  # the mask is strict: relu has no slope at zero
+            case "root":  # strict masks: the derivative of relu at zero is zero
                 p, q = a.clamp_min(0), b.clamp_min(0)
                 half = _times(gate, 0.5 * torch.rsqrt(q * p + eps))
                 by_a = by_a + torch.where(a > 0, half * q, 0.0)
@@ -124,11 +126,29 @@ def slopes(
     return by_a, by_b
 
 
+def gate_derivative(a: Tensor, b: Tensor, terms: Sequence[str], eps: float) -> Tensor:
+    """Compute dy/dgate of `value`: the sum of the second-order terms.
+
+    Shares no subexpression with `value`, for the reason given in `derivatives`.
+    """
+    total = torch.zeros((), dtype=a.dtype, device=a.device)
+    for term in terms:
+        match term:
+            case "prod":
+                total = total + b * a
+            case "root":
+                under = b.clamp_min(0) * a.clamp_min(0) + eps
+                total = total + under * torch.rsqrt(under)
+            case "square":
+                total = total + a.square()
+    return total
+
+
 def recomputed_value(
     a: Tensor, b: Tensor, terms: Sequence[str], eps: float, gate: Tensor | None = None
 ) -> Tensor:
-    """What `value` gives, without its subexpressions, for the reason that `slopes` gives."""
-    y = _times(gate, gate_slope(a, b, terms, eps))
+    """Compute `value` in backward, without its subexpressions (see `derivatives`)."""
+    y = _times(gate, gate_derivative(a, b, terms, eps))
     for term in terms:
         match term:
             case "sum":
@@ -138,26 +158,11 @@ def recomputed_value(
     return y
 
 
-def gate_slope(a: Tensor, b: Tensor, terms: Sequence[str], eps: float) -> Tensor:
-    """The derivative of `value` by the gate: the second-order terms, by other operations."""
-    slope = torch.zeros((), dtype=a.dtype, device=a.device)
-    for term in terms:
-        match term:
-            case "prod":
-                slope = slope + b * a
-            case "root":
-                under = b.clamp_min(0) * a.clamp_min(0) + eps
-                slope = slope + under * torch.rsqrt(under)
-            case "square":
-                slope = slope + a.square()
-    return slope
-
-
 def sum_dtype(a: Tensor, b: Tensor) -> torch.dtype:
-    """The dtype of ``a + b`` where the shapes are equal."""
+    """Return the dtype of ``a + b`` for tensors of equal shape."""
     return a.dtype if a.dtype == b.dtype else torch.promote_types(a.dtype, b.dtype)
 
 
 def widen(x: Tensor) -> Tensor:
-    """Half precision in float32: in float16 the product of 300 and 300 is infinite."""
+    """Convert half precision to float32: in float16, 300 * 300 is infinite."""
     return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
