@@ -61,6 +61,7 @@ LIMITS: Mapping[str, Limit] = {
     "batch": Limit(1, 10**6),
     "clip": _number(1e30, above=True),
     "decay": _number(1e6),
+    "epochs": _number(1e9, above=True),
     "momentum": _number(1),
     "norm-decay": _number(1e6),
     "pad": Limit(0, 4096),

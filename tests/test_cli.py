@@ -73,10 +73,12 @@ def test_flags_are_those_we_mean() -> None:
     assert list(COMMANDS) == [*commands.split(), "claims", "bench", "report"]
     network = "fusion classes branched norm style width gate head size"
     assert flags("info") == set(network.split())
-    schedule = "recipe scale rate batch decay warm-up clip precision"
-    keeping = "out root save-every keep on-nonfinite anyway resume-from compile device threads"
+    schedule = "recipe scale steps epochs rate batch decay warm-up clip precision"
+    keeping = "out root save-every keep on-nonfinite allow-mismatch resume-from compile device"
     of_train = "data seed validation evaluations preprocess init freeze name"
-    assert flags("train") == set(f"{network} {schedule} {keeping} tensorboard {of_train}".split())
+    assert flags("train") == set(
+        f"{network} {schedule} {keeping} threads tensorboard {of_train}".split()
+    )
     assert flags("eval") == {"data", "root", "split", "device"}
     assert flags("predict") == {"top", "device"}
     of_transfer = "data layer root per-class splits probe device"

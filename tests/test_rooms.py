@@ -7,8 +7,8 @@ import pytest
 
 import sortnet
 
-LIBRARY = ["errors", "limits", "files", "fusion", "blocks", "heads", "networks", "pretrained"]
-LIBRARY += ["surgery", "export", "timm"]
+LIBRARY = ["errors", "limits", "files", "patterns", "fusion", "blocks", "heads", "networks"]
+LIBRARY += ["pretrained", "surgery", "export", "timm"]
 LAB = ["paper", "statistics", "data", "recipes", "training", "runs", "transfer", "measure"]
 LAB += ["experiments", "claims", "report"]
 ROOMS = [*LIBRARY, *(f"lab.{name}" for name in LAB), "cli"]

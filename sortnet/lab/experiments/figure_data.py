@@ -98,7 +98,7 @@ def _steps(
     losses, growths = [], []
     for step, (images, labels) in enumerate(batches):
         for group in optimizer.param_groups:
-            group["lr"] = recipe.rate(step)
+            group["lr"] = recipe.learning_rate(step)
         loss = F.cross_entropy(network(images), labels)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
@@ -125,5 +125,5 @@ def _trained(
         run = runs.read(directory)
         dataset = run.load(root)
         network, _ = runs.load(directory)
-        batch = next(data.evaluation(dataset, dataset.train, batch=IMAGES))
+        batch = next(data.eval_batches(dataset, dataset.train, batch=IMAGES))
         yield f"{run.title}, {run.data}, seed {run.seed}", network, batch.images

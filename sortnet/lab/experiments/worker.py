@@ -65,9 +65,9 @@ def transferred(result: Result, data: str, root: Path, device: str = "auto") -> 
 def work(job: dict[str, Any]) -> None:
     """Train a run, and carry its features over if that is asked for."""
     run, root = Run.from_json(job["run"]), Path(job["root"])
-    habits = TrainerOptions(device=job["device"])
+    options = TrainerOptions(device=job["device"])
     try:
-        result = train(run, job["out"], root, habits=habits, callbacks=[Reporter()])
+        result = train(run, job["out"], root, options=options, callbacks=[Reporter()])
     except Diverged:
         return  # the result says so: it is the paper's dash
     if job["transfer"]:

@@ -61,6 +61,7 @@ class Run:
     name: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "data", data.resolve(self.data))
         limits.check(seed=self.seed, validation=self.validation, evaluations=self.evaluations)
         limits.check_options(self.options)
         if self.network not in NETWORKS:
@@ -89,7 +90,7 @@ class Run:
         fusion = [] if self.fusion == "sum" else [self.fusion]
         usual = DEFAULTS[self.network].name == self.recipe.name
         recipe = [] if usual else [self.recipe.name]
-        scale = [] if self.recipe.scale == 1 else [f"x{self.recipe.scale:g}"]
+        scale = [self.recipe.length] if self.recipe.length else []
         precision = [] if self.precision == "float32" else [self.precision]
         name = [self.name] if self.name else []
         parts = [self.network, *options, *fusion, *recipe, *scale, *precision, *name]
@@ -97,9 +98,8 @@ class Run:
 
     @property
     def _data_name(self) -> str:
-        """What the data are called: of ``.`` and ``x/..`` the name of the folder they lead to."""
-        name = Path(self.data).name
-        return Path(self.data).resolve().name if name in ("", "..") else name
+        """Name of the dataset, or of its folder."""
+        return Path(self.data).name
 
     def _check_id(self) -> None:
         """Refuse what would be trained outside of the directory of all runs."""

@@ -90,7 +90,7 @@ def _splits(dataset: Dataset) -> list[Split]:
 def _groups(dataset: Dataset) -> Iterator[tuple[Tensor, int]]:
     """The images in groups of `GROUP`, with how many of them are no filling."""
     for split in _splits(dataset):
-        for images, _ in data.evaluation(dataset, split, batch=GROUP):
+        for images, _ in data.eval_batches(dataset, split, batch=GROUP):
             count = len(images)
             filling = images[-1:].expand(GROUP - count, -1, -1, -1)
             yield torch.cat([images, filling]), count
