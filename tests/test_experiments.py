@@ -19,12 +19,13 @@ import torch.nn.functional as F
 
 from sortnet import files
 from sortnet.lab import measure, paper, runs
-from sortnet.lab.experiments import results, sweep
+from sortnet.lab.experiments import sweep
 from sortnet.lab.experiments.definitions import EXPERIMENTS, Cell, Experiment
 from sortnet.lab.experiments.sizes import SIZES, differences
 from sortnet.lab.recipes import LENET, Section
 from sortnet.lab.report import tables
 from sortnet.lab.runs import Run
+from sortnet.lab.runs.curves import average, columns
 from sortnet.networks import NETWORKS, create_model
 from tools.scale import demand
 
@@ -131,7 +132,7 @@ def test_an_experiment_that_learns_one_that_diverges_one_that_fails(
     with pytest.raises(ValueError, match="processes is 0, but must be 1 or more"):
         sweep.reproduce(todo, processes=0)
     found = sweep.reproduce(todo, 2, show=shown.append)
-    assert [run["ended"] for run in found["runs"].values()] == ["finished", "diverged"]
+    assert [record.ended for record in found.records] == ["finished", "diverged"]
     assert shown[-1].share == 1
     assert shown[-1].ended == shown[-1].total == 2
     assert all(a.share <= b.share for a, b in pairwise(shown))
@@ -146,9 +147,7 @@ def test_an_experiment_that_learns_one_that_diverges_one_that_fails(
     damaged = tmp_path / cells[0].run.id / "result.json"
     damaged.write_bytes(damaged.read_bytes()[:-9])
     again = sweep.reproduce(replace(todo, kept=None), 2)  # it is made again, from a checkpoint
-    assert [run["test"] for run in again["runs"].values()] == [
-        run["test"] for run in found["runs"].values()
-    ]
+    assert [record.test for record in again.records] == [record.test for record in found.records]
     found = again
     sweep.reproduce(todo)
 
@@ -232,7 +231,7 @@ def show(progress):
     if progress.news:
         print(progress, progress.news, sep=": ", flush=True)
 found = sweep.reproduce(sweep.plan("shared", "paper", 1, out=sys.argv[1]), 1, show)
-assert len(found["runs"]) == 2
+assert len(found.records) == 2
 """
 
 
@@ -253,15 +252,14 @@ def test_two_sweeps_of_one_directory_share_the_work(tmp_path: Path) -> None:
         assert [event["event"] for event in runs.events(directory)] == ["start", "finish"]
 
 
-def test_learning_curves_are_thinned_to_means() -> None:
+def test_stored_curves_are_means() -> None:
     rows = [{"split": "train", "step": i, "loss": i / 7, "error": 100 / i} for i in range(1, 1001)]
     rows += [{"split": "test", "step": 1000, "loss": 0, "error": 1}]
-    curve = results.thinned(rows)
-    assert list(curve) == ["train"]
-    assert curve["train"]["step"] == list(range(10, 1001, 10))
-    assert curve["train"]["error"][1] == pytest.approx(
-        sum(100 / i for i in range(11, 21)) / 10, rel=1e-4
-    )
+    curves = columns(rows)
+    assert list(curves) == ["train"]
+    curve = average(curves["train"], points=100)
+    assert curve["step"] == list(range(10, 1001, 10))
+    assert curve["error"][1] == pytest.approx(sum(100 / i for i in range(11, 21)) / 10, rel=1e-4)
 
 
 def test_the_demands_of_imagenet_are_those_of_the_published_networks() -> None:

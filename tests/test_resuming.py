@@ -25,9 +25,8 @@ from sortnet.cli import main
 from sortnet.fusion import kernels
 from sortnet.lab import runs
 from sortnet.lab.data import Dataset
-from sortnet.lab.experiments import results
 from sortnet.lab.recipes import Recipe, Section
-from sortnet.lab.runs import Run, execute, train
+from sortnet.lab.runs import Run, execute, record, train
 from sortnet.lab.training import (
     Callback,
     Diverged,
@@ -310,16 +309,18 @@ def test_a_changed_result_is_found_and_made_again(tmp_path: Path, whole: Path) -
 
 
 def test_a_changed_kept_result_is_found(tmp_path: Path, whole: Path) -> None:
-    found = results.entry(RUN, whole.parents[2])
+    found = record.find(RUN, whole.parents[2])
     assert found is not None
-    results.keep({"runs": {RUN.id: found}}, tmp_path)
-    assert results.entry(RUN, tmp_path) == found
+    record.write(found, tmp_path)
+    again = record.find(RUN, tmp_path)
+    assert again is not None
+    assert again.as_json() == found.as_json()
     path = tmp_path / f"{RUN.id}.json"
     path.write_text(path.read_text().replace('"seconds": ', '"seconds": 1'))
     with pytest.raises(ValueError, match="was changed"):
-        results.entry(RUN, tmp_path)
-    path.write_text(json.dumps(found))
-    assert results.entry(RUN, tmp_path) == found
+        record.find(RUN, tmp_path)
+    path.write_text(json.dumps(found.as_json()))  # of an earlier version, without a checksum
+    assert record.find(RUN, tmp_path) == again
 
 
 # What decides bits
@@ -404,9 +405,9 @@ def test_a_run_that_diverged_goes_on_with_other_options(
 ) -> None:
     with pytest.raises(Diverged):
         train(RUN, tmp_path, options=OPTIONS)
-    entry = results.entry(RUN, tmp_path)
-    assert entry is not None
-    assert entry["ended"] == "diverged"
+    diverged = record.find(RUN, tmp_path)
+    assert diverged is not None
+    assert diverged.ended == "diverged"
     assert train(RUN, tmp_path, options=OPTIONS).ended == "diverged"  # as before: it is not tried
     poisoned[:] = [2]
     result = train(RUN, tmp_path, options=replace(OPTIONS, rollback=True))

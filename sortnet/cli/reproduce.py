@@ -3,12 +3,15 @@
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from sortnet import limits
 from sortnet.cli.flags import Device, Directory, Precision, tune
+
+if TYPE_CHECKING:
+    from sortnet.lab.experiments.results import ExperimentResults
 
 Size = Literal["smoke", "mini", "paper"]
 SMOKE_COST = ("lenet", "resnet20")
@@ -96,7 +99,7 @@ def reproduce(
         _draw(stored, out / "figures")
 
 
-def _draw(stored: dict[str, Any], folder: Path) -> None:
+def _draw(results: "ExperimentResults", folder: Path) -> None:
     """Draw Figures 1 to 4, and what the paper says of gradients and has no figure for.
 
     What was measured for a figure is written beside it.
@@ -111,7 +114,7 @@ def _draw(stored: dict[str, Any], folder: Path) -> None:
     tune()
     with Console(file=sys.stderr).status("drawing") as status:
         drawn = [*figures.modules(folder / "modules"), *figures.surfaces(folder / "surfaces")]
-        drawn += learning.curves(stored, folder / "curves")
+        drawn += learning.curves(results, folder / "curves")
         for name in ("correlation", "activity", "growth"):
             status.update(f"measuring for {name}")
             found = getattr(measured, name)()

@@ -33,7 +33,7 @@ from sortnet.lab.experiments.definitions import Experiment, experiment
 from sortnet.lab.experiments.sizes import Size, size
 from sortnet.lab.experiments.worker import HELD
 from sortnet.lab.measure import work
-from sortnet.lab.runs import Run
+from sortnet.lab.runs import Run, record
 from sortnet.lab.training import Interrupted, resolve_device
 from sortnet.lab.training.failures import signals
 from sortnet.lab.training.hardware import cores
@@ -136,10 +136,10 @@ class Plan:
             runs.result(self.out / run.id)
         except (UsageError, Damaged):
             return False
-        found = results.entry(run, *self.places)
+        found = record.find(run, *self.places)
         if found is None or self.transfer is None:
             return found is not None
-        return found["ended"] == "diverged" or found["transfer"] is not None
+        return found.ended == "diverged" or found.transfer is not None
 
 
 def plan(
@@ -251,7 +251,7 @@ def reproduce(
     todo: Plan,
     processes: int | None = None,
     show: Callable[[Progress], None] = lambda progress: None,
-) -> results.Stored:
+) -> results.ExperimentResults:
     """Train what is not yet trained of a plan and give its experiment's results.
 
     Arguments:
@@ -414,8 +414,8 @@ def _steps(process: "subprocess.Popen[str]") -> Iterator[int]:
 
 
 def _outcome(todo: Plan, run: Run) -> str:
-    found = results.entry(run, *todo.places)
+    found = record.find(run, *todo.places)
     assert found is not None
-    if found["ended"] == "diverged":
-        return f"{run.id} diverged at step {found['steps']}"
-    return f"{run.id} error {found['test']['error']:.2f} %, {duration(found['seconds'])}"
+    if found.ended == "diverged":
+        return f"{run.id} diverged at step {found.steps}"
+    return f"{run.id} error {found.test['error']:.2f} %, {duration(found.seconds or 0)}"

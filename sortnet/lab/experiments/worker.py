@@ -17,13 +17,13 @@ from typing import Any
 from sortnet import files
 from sortnet.errors import Damaged, UsageError
 from sortnet.lab.runs import Result, Run, train
+from sortnet.lab.runs.record import TRANSFER
 from sortnet.lab.training import Callback, Diverged, Interrupted, TrainerOptions, tune
 
 HELD = 75
 """The exit code if another process trains the run: try again later."""
 PAUSE = 0.5
 """Seconds between two reports."""
-TRANSFER = "transfer.json"
 LAYERS = ("pool5", "fc6", "fc7")
 """Of AlexNet; other chain networks have their own names for the same three."""
 
