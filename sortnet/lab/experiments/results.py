@@ -13,8 +13,8 @@ from sortnet.errors import UsageError
 from sortnet.lab import runs
 from sortnet.lab.experiments.definitions import Cell, experiment
 from sortnet.lab.experiments.sizes import Size, differences
-from sortnet.lab.experiments.worker import TRANSFER
 from sortnet.lab.runs import Run
+from sortnet.lab.sweep.process import TRANSFER
 
 POINTS = 100
 """Points of a stored learning curve."""
