@@ -19,10 +19,10 @@ from sortnet.lab.claims.finding import Context
 from sortnet.lab.experiments.definitions import EXPERIMENTS
 from sortnet.lab.experiments.results import CellResults, ExperimentResults
 from sortnet.lab.experiments.sizes import SIZES
-from sortnet.lab.experiments.worker import LAYERS
 from sortnet.lab.recipes import RESNET, Section
 from sortnet.lab.runs import Run, RunRecord, record
 from sortnet.lab.runs.curves import Curve
+from sortnet.lab.sweep.process import LAYERS
 
 Value = Callable[[str, str, int], float | None]
 

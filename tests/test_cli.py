@@ -16,8 +16,9 @@ from sortnet.cli import COMMANDS, main
 from sortnet.cli.flags import Device
 from sortnet.lab import runs
 from sortnet.lab.experiments import benchmark as cost
-from sortnet.lab.experiments import worker
 from sortnet.lab.runs.execute import first_weights
+from sortnet.lab.sweep import process
+from sortnet.lab.sweep.job import Job
 from sortnet.lab.training import DEVICES, checkpoint
 
 
@@ -85,8 +86,9 @@ def test_flags_are_those_we_mean() -> None:
     assert flags("transfer") == set(of_transfer.split())
     of_bench = "rounds compiled against no-parts json figure precision device"
     assert flags("bench") == set(of_bench.split())
-    of_reproduce = "size seeds data out processes only shard print-commands results"
-    assert flags("reproduce") == set(f"{of_reproduce} precision device".split())
+    of_reproduce = "size seeds data out only results precision device on processes partition"
+    of_slurm = "gpus cpus memory time account setup cancel"
+    assert flags("reproduce") == set(f"{of_reproduce} {of_slurm}".split())
 
 
 @pytest.mark.parametrize(
@@ -166,11 +168,8 @@ def test_the_device_reaches_what_runs_a_network(
     capsys.readouterr()
     with pytest.raises((RuntimeError, AssertionError), match=r"(?i)xpu"):
         main(["eval", str(run)])
-    printed = ["--print-commands", "--size", "mini", *cpu]
-    assert main(["reproduce", "table1", *printed]) == 0
-    assert all(" --device cpu " in line for line in capsys.readouterr().out.splitlines())
-    job = {"run": runs.read(run).as_json(), "out": str(tmp_path / "sweep"), "root": "data"}
-    worker.work({**job, "transfer": None, "device": "cpu"})
+    given = runs.read(run)
+    process.work(Job(given.id, given.as_json(), str(tmp_path / "sweep"), "data", "cpu"))
     assert len(runs.find(tmp_path / "sweep")) == 1
 
 

@@ -10,7 +10,7 @@ import sortnet
 LIBRARY = ["errors", "limits", "files", "patterns", "fusion", "blocks", "heads", "networks"]
 LIBRARY += ["pretrained", "surgery", "export", "timm"]
 LAB = ["paper", "statistics", "data", "recipes", "training", "runs", "transfer", "measure"]
-LAB += ["experiments", "claims", "report"]
+LAB += ["sweep", "experiments", "claims", "report"]
 ROOMS = [*LIBRARY, *(f"lab.{name}" for name in LAB), "cli"]
 PACKAGE = Path(sortnet.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))

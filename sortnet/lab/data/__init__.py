@@ -24,6 +24,7 @@ __all__ = [
     "Split",
     "check",
     "eval_batches",
+    "find",
     "find_images",
     "get",
     "lcn",
@@ -101,3 +102,24 @@ def resolve(name: str) -> str:
     if name in DATASETS or not ("/" in name or os.sep in name or Path(name).is_dir()):
         return name
     return str(Path(name).resolve())
+
+
+def find(name: str, root: str | Path = "data") -> None:
+    """Look for a dataset without reading it.
+
+    Arguments:
+        name: Out of `DATASETS`, or the path of a folder of images.
+        root: The folder of the named datasets.
+
+    Raises:
+        FileNotFoundError: It is not there; the message says how to get it.
+    """
+    finders = {"imagenet": folders.find_imagenet, "caltech256": folders.find_caltech256}
+    if name in cifar.LAYOUTS:
+        cifar.find(Path(root), name)
+    elif name == "svhn":
+        svhn.find(Path(root))
+    elif name in finders:
+        finders[name](Path(root))
+    elif name not in DATASETS and not Path(name).is_dir():
+        raise FileNotFoundError(f"{name}: no such folder of images")

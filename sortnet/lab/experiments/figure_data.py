@@ -36,7 +36,7 @@ CALIBRATION = 24
 def digits(count: int = 100) -> tuple[Tensor, Tensor]:
     """Embedded images, ready for a network."""
     dataset = data.load("digits")
-    batch = next(data.evaluation(dataset, dataset.test, batch=count))
+    batch = next(data.eval_batches(dataset, dataset.test, batch=count))
     return batch.images, batch.labels
 
 

@@ -41,9 +41,10 @@ class Interrupted(Exception):
 
 @contextmanager
 def signals(request_stop: Callable[[int], None]) -> Iterator[None]:
-    """Turn the first SIGINT, SIGTERM or SIGHUP into a request to stop; a second one kills.
+    """Turn SIGINT, SIGTERM and SIGHUP into a request to stop; a second SIGINT ends at once.
 
-    SIGHUP is sent when a terminal closes. If it is ignored, as under nohup, it stays ignored.
+    A second SIGTERM does not: schedulers send it to every process, and torchrun and srun pass it
+    on. SIGHUP comes when a terminal is closed. Where it is ignored, under nohup, it stays so.
     """
     before = {number: signal.getsignal(number) for number in STOPPING}
     if before.get(HANG_UP) == signal.SIG_IGN:
@@ -51,7 +52,8 @@ def signals(request_stop: Callable[[int], None]) -> Iterator[None]:
 
     def handle(number: int, _frame: FrameType | None) -> None:
         request_stop(number)
-        signal.signal(number, before[signal.Signals(number)])
+        if number == signal.SIGINT:
+            signal.signal(number, before[signal.SIGINT])
 
     for number in before:
         signal.signal(number, handle)
