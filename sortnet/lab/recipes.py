@@ -2,8 +2,10 @@
 
 The paper gives the sections and the batch (sections 4.1.1 and 4.2.1). Everything else in a recipe
 is ours, taken from the source of the network where there is one, and `Recipe.ours` lists it.
+`SCRATCH` and `FINETUNE` are for any model.
 """
 
+import math
 from dataclasses import dataclass, fields, replace
 
 from sortnet import limits
@@ -11,6 +13,7 @@ from sortnet.errors import UsageError
 
 GIVEN = ("name", "sections", "batch", "scale")
 """What of a recipe the paper says, or is none of its business."""
+OPTIMIZERS = ("sgd", "adamw")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,9 @@ class Recipe:
         clip: The largest norm of the gradient.
         gate: The first value of the gates that second-order terms are given; none without it.
         scale: How long this is, relative to the paper's schedule.
+        cosine: Whether the rate falls from the first section's to zero by half a cosine, after the
+            warm-up, and is not constant in each section.
+        optimizer: ``sgd``, or ``adamw``, which uses neither momentum nor Nesterov's.
 
     Example:
         >>> short = RESNET.scaled(0.1)
@@ -69,11 +75,17 @@ class Recipe:
     clip: float | None = None
     gate: str | None = None
     scale: float = 1.0
+    cosine: bool = False
+    optimizer: str = "sgd"
 
     def __post_init__(self) -> None:
         names = ("batch", "momentum", "decay", "pad", "warm_up", "scale")
         limits.check(**{name: getattr(self, name) for name in names})
         limits.check_given(norm_decay=self.norm_decay, clip=self.clip)
+        if self.optimizer not in OPTIMIZERS:
+            raise UsageError(
+                f"unknown optimizer {self.optimizer!r}; there are {', '.join(OPTIMIZERS)}"
+            )
         if not self.sections:
             raise UsageError(f"the recipe {self.name} has no sections: there is nothing to learn")
 
@@ -91,12 +103,20 @@ class Recipe:
         """The learning rate of a step, counted from 0: a function of the step alone."""
         if not 0 <= step < self.steps:
             raise UsageError(f"{self.name} has steps 0 to {self.steps - 1}, not {step}")
+        if self.cosine:
+            return self._cosine(step)
         end = 0
         for section in self.sections:
             end += section.steps
             if step < end:
                 break
         return section.rate * min(1.0, (step + 1) / self.warm_up if self.warm_up else 1.0)
+
+    def _cosine(self, step: int) -> float:
+        if step < self.warm_up:
+            return self.sections[0].rate * (step + 1) / self.warm_up
+        part = (step - self.warm_up) / max(1, self.steps - self.warm_up)
+        return self.sections[0].rate * 0.5 * (1 + math.cos(math.pi * part))
 
     def rated(self, rate: float) -> "Recipe":
         """The same sections from another first learning rate, falling by the same factors."""
@@ -113,6 +133,29 @@ class Recipe:
             for section in self.sections
         )
         return replace(self, sections=sections, scale=self.scale * factor)
+
+    def lasting(self, steps: int) -> "Recipe":
+        """The same schedule over so many steps; sections and warm-up keep their shares.
+
+        Example:
+            >>> short = RESNET.lasting(10)
+            >>> [section.steps for section in short.sections]
+            [5, 2, 3]
+        """
+        limits.check(steps=steps)
+        if steps < len(self.sections):
+            raise UsageError(f"{self.name} has {len(self.sections)} sections: --steps {steps}")
+        factor = steps / self.steps
+        lengths = [max(1, int(section.steps * factor)) for section in self.sections[:-1]]
+        lengths.append(steps - sum(lengths))
+        sections = tuple(replace(s, steps=n) for s, n in zip(self.sections, lengths, strict=True))
+        warm_up = round(self.warm_up * factor)
+        return replace(self, sections=sections, warm_up=warm_up, scale=self.scale * factor)
+
+    def by_adamw(self) -> "Recipe":
+        """The same schedule with AdamW, whose usual rate and weight decay are others."""
+        decayed = replace(self, optimizer="adamw", decay=0.05, nesterov=False)
+        return decayed.rated(self.sections[0].rate / 50)
 
 
 def _sections(*rates_and_steps: tuple[float, int]) -> tuple[Section, ...]:
@@ -167,6 +210,28 @@ IMAGENET_RESNET = Recipe(
     area=(0.08, 1.0),
 )
 
+SCRATCH = Recipe(  # for any model and any data: what `sortnet compare` trains with
+    "scratch",
+    _sections((0.05, 2_000)),
+    batch=64,
+    nesterov=True,
+    warm_up=200,
+    clip=5.0,
+    cosine=True,
+)
+
+FINETUNE = replace(  # for a model that is trained: a low rate, and gates that start closed
+    SCRATCH,
+    name="finetune",
+    sections=_sections((0.005, 1_000)),
+    decay=1e-4,
+    warm_up=50,
+    gate="zero",
+)
+
+GENERAL = {recipe.name: recipe for recipe in (SCRATCH, FINETUNE)}
+"""Recipes for any model; the paper has none of them."""
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (LENET, BIGNET, RESNET, GATED, XU, WRN, ALEXNET, BVLC, IMAGENET_RESNET)
@@ -188,8 +253,11 @@ DEFAULTS = {
 
 
 def recipe(name: str) -> Recipe:
-    """A recipe by its own name or its network's."""
-    known = DEFAULTS | RECIPES
+    """A recipe by its own name or its network's; that of a model of another library is scratch."""
+    known = GENERAL | DEFAULTS | RECIPES
+    if ":" in name:
+        return SCRATCH
     if name not in known:
-        raise UsageError(f"unknown recipe {name!r}; there are {', '.join(RECIPES)}")
+        there = ", ".join(RECIPES | GENERAL)
+        raise UsageError(f"unknown recipe {name!r}; there are {there}")
     return known[name]

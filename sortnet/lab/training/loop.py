@@ -32,7 +32,7 @@ from sortnet.lab.training.callbacks import Callback, Row
 from sortnet.lab.training.devices import resolve_device, widest_float
 from sortnet.lab.training.distributed import Distributed
 from sortnet.lab.training.failures import Diverged, Interrupted, first_bad_module, signals
-from sortnet.lab.training.hardware import Machine
+from sortnet.lab.training.hardware import FUSED_SGD, Machine
 from sortnet.lab.training.metrics import Scores
 
 ROLLBACKS = 5
@@ -41,6 +41,12 @@ MINUTES = 5.0
 """A checkpoint is written after so many minutes, however slow the steps are."""
 
 FIRST_STEP = "{}: the first step compiles kernels, up to half a minute once on this machine"
+
+BUFFERS = {
+    "sgd": {"momentum_buffer": ""},
+    "adamw": {"exp_avg": "", "exp_avg_sq": ":squares"},
+}
+"""What each optimizer remembers of a parameter, and the suffix of its name in a checkpoint."""
 
 COUNT = limits.Limit(0, limits.STEPS)
 """How many steps or bytes there can be."""
@@ -172,7 +178,7 @@ class Trainer:
         self.dataset = dataset.to(self.machine.device)
         self.network = self.machine.place(network)
         self.called = self.machine.ready(self.world.join(self.network))
-        self.optimizer = self._sgd()
+        self.optimizer = self._optimizer()
         # float16 has no small numbers: the loss is scaled up, and gradients down again
         scales = self.machine.precision == "float16"
         self.scaler = torch.amp.GradScaler(self.machine.device.type, enabled=scales)
@@ -187,7 +193,7 @@ class Trainer:
         self.claim, self.claimed, self.resumed = claim, False, False
         self.first_weights: dict[str, Tensor] | None = None
 
-    def _sgd(self) -> torch.optim.SGD:
+    def _optimizer(self) -> torch.optim.Optimizer:
         recipe = self.recipe
         norms = {
             id(p)
@@ -204,6 +210,15 @@ class Trainer:
         ]
         if recipe.norm_decay is not None:
             groups[1]["weight_decay"] = recipe.norm_decay  # type: ignore[assignment]
+        if recipe.optimizer == "adamw":
+            if self.machine.precision == "float16":  # whose skipped steps AdamW does not count
+                raise UsageError("AdamW is not for float16; choose bfloat16 or float32")
+            return torch.optim.AdamW(
+                [group for group in groups if group["params"]],
+                recipe.rate(0),
+                weight_decay=recipe.decay,
+                fused=True if self.machine.device.type in FUSED_SGD else None,
+            )
         return self.machine.sgd(
             [group for group in groups if group["params"]],
             lr=recipe.rate(0),
@@ -451,11 +466,13 @@ class Trainer:
         checkpoint.prune(self.checkpoints, self.habits.keep, self.state.best_step)
 
     def _momentum(self) -> dict[str, Tensor]:
+        """The optimizer's buffers by the names of their parameters, with a suffix for a second."""
         states = self.optimizer.state
         return {
-            name: states[p]["momentum_buffer"]
+            f"{name}{suffix}": states[p][key]
             for name, p in self.network.named_parameters()
-            if p in states and states[p].get("momentum_buffer") is not None
+            for key, suffix in BUFFERS[self.recipe.optimizer].items()
+            if p in states and states[p].get(key) is not None
         }
 
     def environment(self) -> dict[str, Any]:
@@ -559,20 +576,22 @@ class Trainer:
         state, kept = State.of(found), found.text(self.metrics.name)
         weights, buffers = found.tensors("model"), found.tensors("optimizer")
         own = self.network.state_dict()
+        suffixes = BUFFERS[self.recipe.optimizer].values()
+        places = {f"{n}{x}": p for n, p in self.network.named_parameters() for x in suffixes}
         if (
             state.step > self.recipe.steps
             or (kept is not None and len(kept) != state.metrics)
             or (state.scaler and state.scaler.keys() != self.scaler.state_dict().keys())
             or weights.keys() != own.keys()
             or not _fit(weights, own)
-            or not _fit(buffers, dict(self.network.named_parameters()))
+            or not _fit(buffers, places)
         ):
             raise Damaged(f"{found.path} is not a checkpoint of this network; remove it to go on")
         self.network.load_state_dict(weights)
+        self._set_state(state)
         self._set_momentum(list(buffers))
         for name, buffer in self._momentum().items():
             buffer.copy_(buffers[name])
-        self._set_state(state)
         if self.world.writes:
             reason = records.restore(self.metrics, self.state.metrics, kept)
             if reason is not None:
@@ -586,9 +605,14 @@ class Trainer:
     def _set_momentum(self, names: Sequence[str]) -> None:
         self.optimizer.state.clear()
         for name, parameter in self.network.named_parameters():
-            if name in names:
-                buffer = torch.empty_like(parameter)
-                self.optimizer.state[parameter]["momentum_buffer"] = buffer
+            for key, suffix in BUFFERS[self.recipe.optimizer].items():
+                if f"{name}{suffix}" in names:
+                    state = self.optimizer.state[parameter]
+                    state[key] = torch.empty_like(parameter)
+                    if self.recipe.optimizer == "adamw":
+                        state["step"] = torch.tensor(
+                            float(self.state.step), device=parameter.device
+                        )
 
     def _adopt(self, restore: Callable[[], bool]) -> bool:
         """Restore something in the first process, and give the others all that it has now.
