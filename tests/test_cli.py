@@ -192,16 +192,16 @@ def test_a_closed_pipe_is_no_error() -> None:
 def test_sortify_shows_places_and_writes_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["sortify", "sortnet:resnet20", "--dry-run"]) == 0
+    assert main(["sortify", "resnet20", "--dry-run"]) == 0
     assert capsys.readouterr().out.endswith("9 places\n")
     output = tmp_path / "start.safetensors"
     where = ["--where", "layer3.*", "-o", str(output)]
-    assert main(["sortify", "sortnet:resnet20", *where]) == 0
+    assert main(["sortify", "resnet20", *where]) == 0
     assert "in 3 of 9 places" in capsys.readouterr().out
     assert (
         first_weights(str(output)).keys() == sortnet.create_model("resnet20").state_dict().keys()
     )
-    assert main(["sortify", "sortnet:resnet20", "--where", "layer9.*"]) == 2
+    assert main(["sortify", "resnet20", "--where", "layer9.*"]) == 2
     assert "layer1.0" in capsys.readouterr().err
 
 

@@ -20,7 +20,7 @@ from sortnet.lab.training import (
     resolve_precision,
     tune,
 )
-from sortnet.lab.training.hardware import FUSED_SGD
+from sortnet.lab.training.hardware import FUSED
 
 Pretend = Callable[[str | None], None]
 
@@ -123,7 +123,7 @@ def test_auto_is_bfloat16_only_where_the_hardware_has_it(
 
 def test_sgd_is_fused_where_there_is_a_kernel() -> None:
     supported = torch.utils._foreach_utils._get_fused_kernels_supported_devices()
-    assert set(FUSED_SGD) <= set(supported)
+    assert set(FUSED) <= set(supported)
     weight = nn.Parameter(torch.zeros(1))
     for kind, fused in (("cpu", True), ("xpu", True), ("meta", None)):
         machine = Machine(torch.device(kind), "float32", compile=False)

@@ -8,9 +8,9 @@ import pytest
 import sortnet
 
 LIBRARY = ["errors", "limits", "files", "patterns", "fusion", "blocks", "heads", "networks"]
-LIBRARY += ["pretrained", "surgery", "export", "timm"]
+LIBRARY += ["surgery", "modelspec", "pretrained", "export", "timm"]
 LAB = ["paper", "statistics", "data", "recipes", "training", "runs", "transfer", "measure"]
-LAB += ["sweep", "experiments", "claims", "report"]
+LAB += ["sequential", "compare", "sweep", "experiments", "claims", "report"]
 ROOMS = [*LIBRARY, *(f"lab.{name}" for name in LAB), "cli"]
 PACKAGE = Path(sortnet.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -2,8 +2,10 @@
 
 The paper gives sections of constant learning rate and the batch size (sections 4.1.1 and 4.2.1).
 Everything else is ours, taken from the network's source if there is one; `Recipe.ours` lists it.
+`SCRATCH` and `FINETUNE` are for any model.
 """
 
+import math
 from dataclasses import dataclass, fields, replace
 
 from sortnet import limits
@@ -11,6 +13,7 @@ from sortnet.errors import UsageError
 
 GIVEN = ("name", "sections", "batch", "scale")
 """Fields that the paper gives, or that do not concern it."""
+OPTIMIZERS = ("sgd", "adamw")
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Recipe:
         gate: Initial value of the gates of second-order terms, ``zero`` or ``one``; no gates
             without it.
         scale: Length relative to the paper's schedule.
+        cosine: After the warm-up the learning rate falls to zero by half a cosine.
+        optimizer: ``sgd`` or ``adamw``.
 
     Example:
         >>> short = RESNET.scaled(0.1)
@@ -70,11 +75,17 @@ class Recipe:
     clip: float | None = None
     gate: str | None = None
     scale: float = 1.0
+    cosine: bool = False
+    optimizer: str = "sgd"
 
     def __post_init__(self) -> None:
         names = ("batch", "momentum", "decay", "pad", "warm_up", "scale")
         limits.check(**{name: getattr(self, name) for name in names})
         limits.check_given(norm_decay=self.norm_decay, clip=self.clip)
+        if self.optimizer not in OPTIMIZERS:
+            raise UsageError(
+                f"unknown optimizer {self.optimizer!r}; there are {', '.join(OPTIMIZERS)}"
+            )
         if not self.sections:
             raise UsageError(f"the recipe {self.name} has no sections")
 
@@ -105,12 +116,20 @@ class Recipe:
         """Return the learning rate of a step, counted from 0; it depends on nothing else."""
         if not 0 <= step < self.steps:
             raise UsageError(f"{self.name} has steps 0 to {self.steps - 1}, not {step}")
+        if self.cosine:
+            return self._cosine(step)
         end = 0
         for section in self.sections:
             end += section.steps
             if step < end:
                 break
         return section.rate * min(1.0, (step + 1) / self.warm_up if self.warm_up else 1.0)
+
+    def _cosine(self, step: int) -> float:
+        if step < self.warm_up:
+            return self.sections[0].rate * (step + 1) / self.warm_up
+        part = (step - self.warm_up) / max(1, self.steps - self.warm_up)
+        return self.sections[0].rate * 0.5 * (1 + math.cos(math.pi * part))
 
     def with_learning_rate(self, rate: float) -> "Recipe":
         """Return the recipe with another initial learning rate, falling by the same factors."""
@@ -143,7 +162,14 @@ class Recipe:
             for section, begin, end in zip(self.sections, ends, ends[1:], strict=False)
             if end > begin
         )
-        return replace(self, sections=sections, scale=self.scale * steps / self.steps)
+        factor = steps / self.steps
+        warm_up = round(self.warm_up * factor)
+        return replace(self, sections=sections, warm_up=warm_up, scale=self.scale * factor)
+
+    def with_adamw(self) -> "Recipe":
+        """Return the same schedule with AdamW, at its usual learning rate and weight decay."""
+        decayed = replace(self, optimizer="adamw", decay=0.05, nesterov=False)
+        return decayed.with_learning_rate(self.sections[0].rate / 50)
 
 
 def _sections(*rates_and_steps: tuple[float, int]) -> tuple[Section, ...]:
@@ -198,6 +224,28 @@ IMAGENET_RESNET = Recipe(
     area=(0.08, 1.0),
 )
 
+SCRATCH = Recipe(  # for any model and any data: what `sortnet compare` trains with
+    "scratch",
+    _sections((0.05, 2_000)),
+    batch=64,
+    nesterov=True,
+    warm_up=200,
+    clip=5.0,
+    cosine=True,
+)
+
+FINETUNE = replace(  # for a model that is trained: a low rate, and gates that start closed
+    SCRATCH,
+    name="finetune",
+    sections=_sections((0.005, 1_000)),
+    decay=1e-4,
+    warm_up=50,
+    gate="zero",
+)
+
+GENERAL = {recipe.name: recipe for recipe in (SCRATCH, FINETUNE)}
+"""Recipes for any model; the paper has none of them."""
+
 RECIPES = {
     recipe.name: recipe
     for recipe in (LENET, BIGNET, RESNET, GATED, XU, WRN, ALEXNET, BVLC, IMAGENET_RESNET)
@@ -219,10 +267,13 @@ DEFAULTS = {
 
 
 def recipe(name: str) -> Recipe:
-    """Return a recipe by its name, or by that of its network."""
-    known = DEFAULTS | RECIPES
+    """Return a recipe by its name, or by that of its network; scratch for a foreign model."""
+    known = GENERAL | DEFAULTS | RECIPES
+    if ":" in name:
+        return SCRATCH
     if name not in known:
-        raise UsageError(f"unknown recipe {name!r}; there are {', '.join(RECIPES)}")
+        there = ", ".join(RECIPES | GENERAL)
+        raise UsageError(f"unknown recipe {name!r}; there are {there}")
     return known[name]
 
 

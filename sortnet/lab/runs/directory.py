@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from sortnet import files, pretrained
 from sortnet.errors import UsageError
@@ -15,7 +15,6 @@ from sortnet.lab.training import checkpoint, evaluation
 from sortnet.lab.training import jsonl as records
 from sortnet.lab.training.evaluation import Scores
 from sortnet.lab.training.hardware import Machine
-from sortnet.networks import Network
 
 WRONG = (UsageError, KeyError, TypeError, AttributeError)
 """What JSON of another shape than expected raises."""
@@ -106,7 +105,7 @@ def find(*directories: str | Path) -> list[Path]:
     return sorted(found)
 
 
-def load(directory: str | Path) -> tuple[Network, pretrained.Config]:
+def load(directory: str | Path) -> tuple[nn.Module, pretrained.Config]:
     """The network of a directory: of a run, at its end or as far as it is, or a saved one.
 
     Arguments:
@@ -134,7 +133,7 @@ def network_config(directory: Path, trained: Mapping[str, Any]) -> pretrained.Co
             run.network,
             tuple(about["classes"]),
             run.fusion,
-            run.built(about["size"]),
+            {k: v for k, v in run.built(about["size"]).items() if k != "pretrained"},
             about["size"],
             tuple(about["mean"]),
             tuple(about["std"]),

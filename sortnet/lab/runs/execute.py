@@ -3,17 +3,18 @@
 import base64
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from sortnet import files, pretrained
-from sortnet.errors import UsageError, user_input
+from sortnet import files, modelspec, pretrained
+from sortnet.errors import UsageError
 from sortnet.lab.data import Dataset, Split
 from sortnet.lab.data.seeds import derive_seed
 from sortnet.lab.runs.directory import Result, load, network_config, read, result
@@ -26,35 +27,74 @@ from sortnet.lab.training.failures import Diverged
 from sortnet.lab.training.hardware import description
 from sortnet.lab.training.loop import Trainer
 from sortnet.lab.training.options import TrainerOptions
-from sortnet.networks import Network, create_model
 from sortnet.patterns import matches
 
 MISTAKES = 24
 """How many of the most confident mistakes are kept as pictures."""
 
 
-def fresh(run: Run, dataset: Dataset) -> Network:
-    """The network with its first weights, which depend on the seed alone."""
-    with torch.random.fork_rng(), user_input():
+def fresh(run: Run, dataset: Dataset, make: Callable[[], nn.Module] | None = None) -> nn.Module:
+    """Build a run's network with its first weights, which depend on the seed alone.
+
+    Arguments:
+        run: What is trained.
+        dataset: Its classes and the images' size.
+        make: Builds the network, in place of `sortnet.modelspec.create`.
+    """
+    with torch.random.fork_rng():
         torch.manual_seed(derive_seed(run.seed, "weights"))
-        options = run.built(dataset.size)
-        network = create_model(run.network, len(dataset.classes), run.fusion, **options)
+        network = make() if make is not None else _created(run, dataset)
     if run.init is not None:
         pretrained.fit(network, first_weights(run.init), loose=True)
-    for name, parameter in network.named_parameters():
-        if any(matches(pattern, name) for pattern in run.freeze):
-            parameter.requires_grad_(False)
-    for pattern in run.freeze:
-        if not any(matches(pattern, name) for name, _ in network.named_parameters()):
-            raise UsageError(f"--freeze {pattern} matches none of the network's weights")
+    if make is not None or modelspec.is_foreign(run.network):
+        check_head(network, run.network, dataset)
+    _freeze(network, run.freeze)
     return network
 
 
+def _created(run: Run, dataset: Dataset) -> nn.Module:
+    options = run.built(dataset.size)
+    return modelspec.create(run.network, len(dataset.classes), fusion=run.fusion, **options)
+
+
+def _freeze(network: nn.Module, patterns: Sequence[str]) -> None:
+    for name, parameter in network.named_parameters():
+        if any(matches(pattern, name) for pattern in patterns):
+            parameter.requires_grad_(False)
+    for pattern in patterns:
+        if not any(matches(pattern, name) for name, _ in network.named_parameters()):
+            raise UsageError(f"--freeze {pattern} matches none of the network's weights")
+
+
+def check_head(network: nn.Module, name: str, dataset: Dataset) -> None:
+    """Refuse a model that does not give a number for each of the data's classes."""
+    images = torch.zeros(2, 3, dataset.size, dataset.size)
+    was_training = network.training
+    try:
+        with torch.no_grad():
+            output = network.eval()(images)
+    except Exception as error:  # whatever somebody's model may do
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UsageError(
+            f"{name} cannot be run on images of {dataset.size} px: {reason}"
+        ) from error
+    finally:
+        network.train(was_training)
+    classes = len(dataset.classes)
+    if not isinstance(output, Tensor):
+        raise UsageError(f"{name} returns a {type(output).__name__}, not a tensor of logits")
+    if tuple(output.shape) != (2, classes):
+        raise UsageError(
+            f"{name} returns {tuple(output.shape)} for 2 images, and {dataset.name} has {classes}"
+            f" classes: it should return (2, {classes}); let the function take num_classes"
+        )
+
+
 def first_weights(source: str) -> dict[str, Tensor]:
-    """Weights to start from: of a run, of a directory with a network, or of a safetensors file."""
+    """Read weights to start from: of a run, of a saved network, or of a file."""
     path = Path(source)
     if path.is_file():
-        return pretrained.weights(path.read_bytes(), path)
+        return pretrained.read_weights(path)
     network, _ = load(path)
     return dict(network.state_dict())
 
@@ -66,8 +106,10 @@ def train(
     *,
     options: TrainerOptions | None = None,
     callbacks: Sequence[Callback] = (),
+    make: Callable[[], nn.Module] | None = None,
+    dataset: Dataset | None = None,
 ) -> Result:
-    """Train a run, or go on with it, or, if it has ended, say what came of it.
+    """Train a run, resume it, or, if it has ended, return its result.
 
     A run that diverged resumes from its last checkpoint if it is started with other options than
     those it diverged with, such as ``rollback``. Nothing but a lock is written before the first
@@ -79,20 +121,22 @@ def train(
         root: The directory of all data.
         options: Checkpoints, resuming, compilation and device.
         callbacks: Called at each event.
+        make: Builds the network, where its name alone does not say how.
+        dataset: The data, where they are read already or have no name.
 
     Raises:
         Diverged: Loss or gradient were not finite; the result says so, too.
-        Interrupted: A signal came; what was learnt is saved.
+        Interrupted: A signal came; a checkpoint is saved.
     """
     directory, options = Path(out) / run.id, options or TrainerOptions()
     with init_distributed(options.device) as distributed, ExitStack() as stack:
         known = distributed.on_main(lambda: _known(run, directory, options))
         if known is not None:
             return Result(directory, run, **known)
-        dataset = run.load(root)
+        dataset = run.load(root) if dataset is None else dataset
         _ = dataset.fingerprint  # can take minutes: before any process waits for another
         trainer = Trainer(
-            fresh(run, dataset),
+            fresh(run, dataset, make),
             dataset,
             run.recipe,
             seed=run.seed,
@@ -104,7 +148,7 @@ def train(
             distributed=distributed,
             callbacks=callbacks,
             configuration=run.configuration(),
-            on_first_step=lambda: _claim(run, directory, dataset),
+            on_first_step=partial(_claim, run, directory, dataset),
         )
         known = distributed.on_main(lambda: _enter(run, trainer, stack))
         if known is not None:  # another process has trained it in the meantime

@@ -25,7 +25,7 @@ PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.floa
 """Autocast dtype of each precision."""
 COMPILED = ("cuda", "xpu")
 """Devices on which ``--compile auto`` may compile."""
-FUSED_SGD = ("cpu", "cuda", "mps", "xpu")
+FUSED = ("cpu", "cuda", "mps", "xpu")
 """Devices for which PyTorch has fused SGD."""
 BREAK_EVEN = 2000
 """Steps from which ``--compile auto`` compiles a network on a GPU.
@@ -140,7 +140,7 @@ class Machine:
             momentum=momentum,
             weight_decay=decay,
             nesterov=nesterov,
-            fused=True if self.device.type in FUSED_SGD else None,
+            fused=True if self.device.type in FUSED else None,
         )
 
 

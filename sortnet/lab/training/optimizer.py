@@ -1,4 +1,4 @@
-"""The optimizer of a recipe: SGD with momentum, and its own weight decay for normalization."""
+"""The optimizer of a recipe: SGD or AdamW, and its own weight decay for normalization."""
 
 import torch
 from torch import nn
@@ -6,10 +6,18 @@ from torch import nn
 from sortnet.errors import UsageError
 from sortnet.fusion.private import NormBase
 from sortnet.lab.recipes import Recipe
-from sortnet.lab.training.hardware import Machine
+from sortnet.lab.training.hardware import FUSED, Machine
+
+BUFFERS = {
+    "sgd": {"momentum_buffer": ""},
+    "adamw": {"exp_avg": "", "exp_avg_sq": ":squares"},
+}
+"""The buffers of each optimizer, and the suffix of a parameter's name in a checkpoint."""
 
 
-def create_optimizer(network: nn.Module, recipe: Recipe, machine: Machine) -> torch.optim.SGD:
+def create_optimizer(
+    network: nn.Module, recipe: Recipe, machine: Machine
+) -> torch.optim.Optimizer:
     """Return the optimizer of a network's trainable parameters."""
     norms = {
         id(p)
@@ -26,8 +34,18 @@ def create_optimizer(network: nn.Module, recipe: Recipe, machine: Machine) -> to
     ]
     if recipe.norm_decay is not None:
         groups[1]["weight_decay"] = recipe.norm_decay  # type: ignore[assignment]
+    groups = [group for group in groups if group["params"]]
+    if recipe.optimizer == "adamw":
+        if machine.precision == "float16":  # AdamW does not count the steps that a scaler skips
+            raise UsageError("AdamW does not work with float16; choose bfloat16 or float32")
+        return torch.optim.AdamW(
+            groups,
+            recipe.learning_rate(0),
+            weight_decay=recipe.decay,
+            fused=True if machine.device.type in FUSED else None,
+        )
     return machine.sgd(
-        [group for group in groups if group["params"]],
+        groups,
         lr=recipe.learning_rate(0),
         momentum=recipe.momentum,
         decay=recipe.decay,

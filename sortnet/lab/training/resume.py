@@ -15,6 +15,7 @@ from sortnet import files
 from sortnet.errors import Damaged
 from sortnet.lab.training import checkpoint, environment, jsonl
 from sortnet.lab.training.failures import Diverged
+from sortnet.lab.training.optimizer import BUFFERS
 from sortnet.lab.training.state import MAX_ROLLBACKS, State
 
 if TYPE_CHECKING:
@@ -101,17 +102,19 @@ def restore(trainer: "Trainer", found: checkpoint.Checkpoint) -> None:
     state, metrics = State.from_checkpoint(found), found.text(trainer.log.metrics.name)
     weights, buffers = found.tensors("model"), found.tensors("optimizer")
     own = trainer.network.state_dict()
+    suffixes = BUFFERS[trainer.recipe.optimizer].values()
+    targets = {f"{name}{x}": p for name, p in trainer.network.named_parameters() for x in suffixes}
     if (
         state.step > trainer.recipe.steps
         or (metrics is not None and len(metrics) != state.metrics)
         or (state.scaler and state.scaler.keys() != trainer.scaler.state_dict().keys())
         or weights.keys() != own.keys()
         or not _fit(weights, own)
-        or not _fit(buffers, dict(trainer.network.named_parameters()))
+        or not _fit(buffers, targets)
     ):
         raise Damaged(f"{found.path} is not a checkpoint of this network; remove it to continue")
     trainer.network.load_state_dict(weights)
-    _allocate_momentum(trainer, list(buffers))
+    _allocate_momentum(trainer, list(buffers), state.step)
     for name, buffer in momentum(trainer).items():
         buffer.copy_(buffers[name])
     _set_state(trainer, state)
@@ -131,21 +134,25 @@ def _fit(tensors: Mapping[str, Tensor], targets: Mapping[str, Tensor]) -> bool:
 
 
 def momentum(trainer: "Trainer") -> dict[str, Tensor]:
-    """Return the momentum buffers by the names of their parameters."""
+    """Return the optimizer's buffers by the names of their parameters."""
     states = trainer.optimizer.state
     return {
-        name: states[p]["momentum_buffer"]
+        f"{name}{suffix}": states[p][key]
         for name, p in trainer.network.named_parameters()
-        if p in states and states[p].get("momentum_buffer") is not None
+        for key, suffix in BUFFERS[trainer.recipe.optimizer].items()
+        if p in states and states[p].get(key) is not None
     }
 
 
-def _allocate_momentum(trainer: "Trainer", names: Sequence[str]) -> None:
+def _allocate_momentum(trainer: "Trainer", names: Sequence[str], step: int) -> None:
     trainer.optimizer.state.clear()
     for name, parameter in trainer.network.named_parameters():
-        if name in names:
-            buffer = torch.empty_like(parameter)
-            trainer.optimizer.state[parameter]["momentum_buffer"] = buffer
+        for key, suffix in BUFFERS[trainer.recipe.optimizer].items():
+            if f"{name}{suffix}" in names:
+                state = trainer.optimizer.state[parameter]
+                state[key] = torch.empty_like(parameter)
+                if trainer.recipe.optimizer == "adamw":
+                    state["step"] = torch.tensor(float(step), device=parameter.device)
 
 
 def _set_state(trainer: "Trainer", state: State) -> None:
@@ -173,7 +180,7 @@ def _restore_everywhere(trainer: "Trainer", restore_main: Callable[[], bool]) ->
         return False
     if not trainer.distributed.is_main:
         _set_state(trainer, State(**received["state"]))
-        _allocate_momentum(trainer, received["momentum"])
+        _allocate_momentum(trainer, received["momentum"], trainer.state.step)
     trainer.distributed.broadcast(_tensors(trainer))
     return True
 

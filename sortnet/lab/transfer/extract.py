@@ -143,6 +143,8 @@ class Source:
         """
         chosen = resolve_device(device)
         network, config = runs.load(directory)
+        if not isinstance(network, Network):
+            raise UsageError(f"{config.title} has no named activations; the paper's networks do")
         layers = tuple(dict.fromkeys(layers)) or last_layers(network)
         for layer in layers:
             if layer not in network.features:
