@@ -39,7 +39,7 @@ def train(fusion: FusionLike, digits: data.Dataset, steps: int) -> float:
     network = sortnet.create_model("lenet", num_classes=10, fusion=fusion, branched=True)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)
     augmentation = data.Augmentation(pad=4)
-    for images, labels in data.training(digits, augmentation, batch=50, seed=0, stop=steps):
+    for images, labels in data.train_batches(digits, augmentation, batch=50, seed=0, stop=steps):
         optimizer.zero_grad()
         F.cross_entropy(network(images), labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
@@ -47,7 +47,7 @@ def train(fusion: FusionLike, digits: data.Dataset, steps: int) -> float:
     with torch.inference_mode():
         wrong = [
             int((network(images).argmax(1) != labels).sum())
-            for images, labels in data.evaluation(digits, digits.test)
+            for images, labels in data.eval_batches(digits, digits.test)
         ]
     return 100 * sum(wrong) / len(digits.test)
 

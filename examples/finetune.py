@@ -25,7 +25,7 @@ from sortnet.lab.data import Batch, Dataset, Split
 
 def some(digits: Dataset, split: Split, first: int) -> tuple[Tensor, Tensor]:
     """Return five consecutive digits of a split, labeled from 0."""
-    images, labels = next(data.evaluation(digits, split, batch=len(split)))
+    images, labels = next(data.eval_batches(digits, split, batch=len(split)))
     chosen = (labels >= first) & (labels < first + 5)
     return images[chosen], labels[chosen] - first
 

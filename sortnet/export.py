@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from sortnet import files
 from sortnet.errors import UsageError
 from sortnet.fusion import kernels
-from sortnet.networks import Network
 from sortnet.pretrained import Config
 
 BATCHES = (1, 7)
@@ -61,7 +60,7 @@ class Exported:
 
 
 def to_onnx(
-    network: Network,
+    network: nn.Module,
     config: Config,
     output: str | Path,
     images: Tensor | None = None,
@@ -95,7 +94,7 @@ def to_onnx(
 
 
 def to_torch_export(
-    network: Network,
+    network: nn.Module,
     config: Config,
     output: str | Path,
     images: Tensor | None = None,
@@ -122,7 +121,7 @@ def to_torch_export(
 class _Subject:
     """A network to export, the file, and the images to check it with."""
 
-    network: Network
+    network: nn.Module
     config: Config
     output: Path
     images: Tensor
@@ -131,7 +130,7 @@ class _Subject:
     @classmethod
     def of(
         cls,
-        network: Network,
+        network: nn.Module,
         config: Config,
         output: str | Path,
         images: Tensor | None,

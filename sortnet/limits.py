@@ -61,6 +61,7 @@ LIMITS: Mapping[str, Limit] = {
     "batch": Limit(1, 10**6),
     "clip": _number(1e30, above=True),
     "decay": _number(1e6),
+    "epochs": _number(1e9, above=True),
     "momentum": _number(1),
     "norm-decay": _number(1e6),
     "pad": Limit(0, 4096),
@@ -78,6 +79,8 @@ LIMITS: Mapping[str, Limit] = {
     "save-every": Limit(1, STEPS),
     "threads": Limit(1, max(THREADS, os.cpu_count() or 1)),
     # other commands
+    "cpus": Limit(1, 10**4),
+    "gpus": Limit(1, 10**4),
     "per-class": Limit(1, IMAGES),
     "port": Limit(0, 2**16 - 1),
     "processes": Limit(1, 10**4),

@@ -8,6 +8,8 @@
 Some trained networks come with the package and are loaded by name; `names` lists them.
 """
 
+import io
+import pickle
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -17,11 +19,10 @@ import safetensors
 import safetensors.torch
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from sortnet import files, limits
-from sortnet.errors import Damaged, UsageError, user_input
-from sortnet.networks import Network, create_model, display
+from sortnet import files, limits, modelspec
+from sortnet.errors import Damaged, UsageError
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 SEAL = "checksum"
@@ -81,12 +82,13 @@ class Config:
     def title(self) -> str:
         """The name of the network as printed in the paper."""
         branched = bool(self.options.get("branched"))
-        return display(self.network, self.fusion, branched=branched)
+        return modelspec.title(self.network, self.fusion, branched=branched)
 
-    def create_model(self) -> Network:
-        """Create the network, with new weights."""
-        with user_input():
-            return create_model(self.network, len(self.classes), self.fusion, **self.options)
+    def create_model(self) -> nn.Module:
+        """Create the network, with new weights; a function of yours is imported for it."""
+        return modelspec.create(
+            self.network, len(self.classes), fusion=self.fusion, **self.options
+        )
 
     def prepare(self, image: Tensor) -> Tensor:
         """Turn an image of any size into an input of the network: center crop, resize, normalize.
@@ -169,7 +171,7 @@ def _read(path: Path) -> tuple[Config, str]:
         raise UsageError(f"{path} does not describe a network: {error}") from None
 
 
-def load(directory: str | Path) -> tuple[Network, Config]:
+def load(directory: str | Path) -> tuple[nn.Module, Config]:
     """Load a trained network, in evaluation mode, and its configuration.
 
     Arguments:
@@ -189,8 +191,9 @@ def load(directory: str | Path) -> tuple[Network, Config]:
     if files.digest(content) != expected:
         raise Damaged(f"{directory / WEIGHTS} does not have the SHA-256 of its {CONFIG}")
     tensors = weights(content, directory / WEIGHTS)
-    with torch.device("meta"):  # check the shapes before allocating memory
-        _differing(config.create_model(), tensors, loose=False)
+    if not modelspec.is_foreign(config.network):
+        with torch.device("meta"):  # check the shapes before allocating memory
+            _differing(config.create_model(), tensors, loose=False)
     network = config.create_model()
     fit(network, tensors)
     return network.eval(), config
@@ -202,6 +205,26 @@ def weights(content: bytes, name: Path) -> dict[str, Tensor]:
         return safetensors.torch.load(content)
     except (safetensors.SafetensorError, *MALFORMED) as error:
         raise UsageError(f"{name} is not a safetensors file: {error}") from None
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """Read a model's weights: a safetensors file, or a state dict that `torch.save` wrote.
+
+    The latter is read with ``weights_only=True``, which unpickles tensors and nothing else.
+    """
+    content = path.read_bytes()
+    if not content.startswith(b"PK"):  # torch.save writes a zip archive
+        return weights(content, path)
+    try:
+        found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, EOFError, *MALFORMED) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"{path} is not a state dict: {reason}") from None
+    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
+        found = found["state_dict"]
+    if not isinstance(found, dict) or not all(isinstance(x, Tensor) for x in found.values()):
+        raise UsageError(f"{path} is not a state dict: not all that it holds are tensors")
+    return dict(found)
 
 
 def fit(
@@ -237,7 +260,7 @@ def _differing(
     return differing
 
 
-def classify(network: Network, config: Config, images: Sequence[Tensor]) -> Tensor:
+def classify(network: nn.Module, config: Config, images: Sequence[Tensor]) -> Tensor:
     """Return the class probabilities of images of any size, :math:`(N, classes)`."""
     device = next(network.parameters()).device
     batch = torch.cat([config.prepare(image) for image in images])

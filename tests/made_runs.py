@@ -68,7 +68,7 @@ def _rows(
     chance: random.Random, recipe: Recipe, steps: int, every: int, level: float
 ) -> Iterator[dict[str, Any]]:
     for step in range(every, steps + 1, every):
-        rate = recipe.rate(step - 1)
+        rate = recipe.learning_rate(step - 1)
         error = level + 60 * math.exp(-8 * step / recipe.steps) + 40 * rate + chance.gauss(0, 0.8)
         yield {
             "step": step,

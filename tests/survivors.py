@@ -18,7 +18,7 @@ from sortnet.lab.training.loop import Trainer
 
 RECIPE = Recipe("short", (Section(0.1, 9), Section(0.01, 5)), batch=2, nesterov=RESNET.nesterov)
 RUN = Run("resnet20", RECIPE, fusion="sort", validation=40, evaluations=3)
-HABITS = TrainerOptions(save_every=2, keep=2)
+OPTIONS = TrainerOptions(save_every=2, keep=2)
 
 
 class Fuse:
@@ -57,7 +57,7 @@ def live(out: Path, moment: int = -1) -> list[str]:
     fuse.around(Path, "rename")
     fuse.around(Path, "replace")
     fuse.around(shutil, "rmtree")
-    train(RUN, out, habits=HABITS)
+    train(RUN, out, options=OPTIONS)
     return fuse.names
 
 
@@ -73,4 +73,4 @@ if __name__ == "__main__":  # as one of torchrun's workers: the second one dies 
         marker.touch()
         fuse = Fuse(10)
         fuse.around(Trainer, "step")
-    train(RUN, out, habits=HABITS)
+    train(RUN, out, options=OPTIONS)

@@ -2,8 +2,8 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -11,41 +11,47 @@ from torch import Tensor, nn
 
 from sortnet.fusion import Fusion, fuse
 from sortnet.lab import claims, measure, paper
+from sortnet.lab.claims import CHECKS
 from sortnet.lab.claims import equations as operation
 from sortnet.lab.claims import training_curves as curves
 from sortnet.lab.claims.accuracy import CHECKS as ACCURACY
-from sortnet.lab.claims.checks import CHECKS, Context
+from sortnet.lab.claims.finding import Context
 from sortnet.lab.experiments.definitions import EXPERIMENTS
-from sortnet.lab.experiments.results import Stored
+from sortnet.lab.experiments.results import CellResults, ExperimentResults
 from sortnet.lab.experiments.sizes import SIZES
-from sortnet.lab.experiments.worker import LAYERS
+from sortnet.lab.recipes import RESNET, Section
+from sortnet.lab.runs import Run, RunRecord, record
+from sortnet.lab.runs.curves import Curve
+from sortnet.lab.sweep.process import LAYERS
 
 Value = Callable[[str, str, int], float | None]
 
 
-def stored(name: str, value: Value, size: str = "mini", seeds: int = 3) -> Stored:
+def stored(name: str, value: Value, size: str = "mini", seeds: int = 3) -> ExperimentResults:
     """Results of an experiment as `value` of row, column and seed has them; None: diverged."""
-    cells: list[dict[str, Any]] = []
-    runs: dict[str, Any] = {}
-    for cell in EXPERIMENTS[name].cells:
-        ids = {str(seed): f"{cell.row}/{cell.column}/{seed}" for seed in range(seeds)}
-        cells.append({"row": cell.row, "column": cell.column, "metric": cell.metric})
-        cells[-1] |= {"runs": ids, "changed": ["0.1 of the schedule"]}
-        for seed, key in ids.items():
-            runs[key] = entry(value(cell.row, cell.column, int(seed)))
-    return {"experiment": name, "size": size, "cells": cells, "runs": runs}
+    chosen, wanted = SIZES[size], EXPERIMENTS[name]
+    cells = []
+    for cell in wanted.cells:
+        runs = [chosen.fit(cell.run, seed) for seed in range(seeds)]
+        records = {run.seed: entry(run, value(cell.row, cell.column, run.seed)) for run in runs}
+        cells.append(CellResults(cell, chosen.fit(cell.run), records))
+    return ExperimentResults(wanted, chosen, tuple(cells))
 
 
-def entry(error: float | None) -> dict[str, Any]:
-    return {
-        "ended": "diverged" if error is None else "finished",
-        "test": {} if error is None else {"error": error, "error5": error},
-        "transfer": error and {"accuracy": dict.fromkeys(LAYERS, error)},
-        "data": {"classes": list(range(10))},
-    }
+def entry(run: Run, error: float | None) -> RunRecord:
+    return RunRecord(
+        run,
+        Path(f"{run.id}.json"),
+        data={"classes": list(range(10))},
+        ended="diverged" if error is None else "finished",
+        seconds=1.0,
+        test={} if error is None else {"error": error, "error5": error},
+        transfer=None if error is None else {"accuracy": dict.fromkeys(LAYERS, error)},
+        curves={"validation": {"step": [1], "loss": [error], "error": [error]}},
+    )
 
 
-def verdict(name: str, *results: Stored) -> str:
+def verdict(name: str, *results: ExperimentResults) -> str:
     return CHECKS[name](Context("smoke", results=results)).verdict
 
 
@@ -135,28 +141,26 @@ def test_the_longest_results_count() -> None:
     )
     found = CHECKS["sum-plus-product"](context)
     assert found.verdict == "holds"
-    assert "size paper: 0.1 of the schedule" in found.figures
+    assert "size paper: as in the paper" in found.figures
 
 
 def test_curves_of_different_experiments_are_not_paired() -> None:
     """They may be of different lengths or precisions."""
     long = stored("figures", better, "paper")
-    long["runs"] = {key: run for key, run in long["runs"].items() if "SORT" in key}
-    context = Context("smoke", results=[long, stored("table2", worse)])
+    only = tuple(c if "SORT" in c.cell.row else replace(c, records={}) for c in long.cells)
+    context = Context("smoke", results=[replace(long, cells=only), stored("table2", worse)])
     (pair,) = curves.pairs(context, ["ResNet-56"], ["CIFAR-10"])
-    errors = [runs[0]["test"]["error"] for runs in (pair.plain, pair.second)]
+    errors = [records[0].test["error"] for records in (pair.plain, pair.second)]
     assert errors == [20.0, 22.0]
 
 
 def test_features_of_curves() -> None:
-    sections = [{"rate": 0.1, "steps": 4}, {"rate": 0.01, "steps": 2}]
-    train = {"step": [1, 2, 3, 4, 5, 6], "loss": [3, 1, 3, 1, 1, 0.5], "error": [9, 8, 7, 6, 5, 4]}
+    recipe = replace(RESNET, sections=(Section(0.1, 4), Section(0.01, 2)))
+    loss = [3, 1, 3, 1, 1, 0.5]
+    train: Curve = {"step": [1, 2, 3, 4, 5, 6], "loss": loss, "error": [9, 8, 7, 6, 5, 4]}
     held = {"step": [3, 6], "loss": [1, 1], "error": [40, 20]}
-    entry = {
-        "run": {"recipe": {"sections": sections}},
-        "steps": 6,
-        "curve": {"train": train, "validation": held},
-    }
+    both = {"train": train, "validation": held}
+    entry = RunRecord(Run("resnet20", recipe), Path("seed0.json"), steps=6, curves=both)
     assert curves.roughness(entry) == 400  # 3 1 3 1: every change of the change is 4
     assert curves.held_out(entry) == 30
     assert curves.last_section(entry) == 20
@@ -174,9 +178,8 @@ def test_claims_are_walked_in_order_and_kept(
     results = tmp_path / "results"
     for cell in EXPERIMENTS["table1"].cells:
         for seed in range(3):
-            file = results / f"{SIZES['mini'].fit(cell.run, seed).id}.json"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(entry(better(cell.row, cell.column, seed))))
+            error = better(cell.row, cell.column, seed)
+            record.write(entry(SIZES["mini"].fit(cell.run, seed), error), results)
     state = torch.get_rng_state()
     found = list(claims.claims("smoke", show=lambda *s: shown.append(s), stored=results))
     assert torch.equal(state, torch.get_rng_state())

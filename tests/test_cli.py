@@ -16,8 +16,9 @@ from sortnet.cli import COMMANDS, main
 from sortnet.cli.flags import Device
 from sortnet.lab import runs
 from sortnet.lab.experiments import benchmark as cost
-from sortnet.lab.experiments import worker
 from sortnet.lab.runs.execute import first_weights
+from sortnet.lab.sweep import process
+from sortnet.lab.sweep.job import Job
 from sortnet.lab.training import DEVICES, checkpoint
 
 
@@ -73,18 +74,21 @@ def test_flags_are_those_we_mean() -> None:
     assert list(COMMANDS) == [*commands.split(), "claims", "bench", "report"]
     network = "fusion classes branched norm style width gate head size"
     assert flags("info") == set(network.split())
-    schedule = "recipe scale rate batch decay warm-up clip precision"
-    keeping = "out root save-every keep on-nonfinite anyway resume-from compile device threads"
+    schedule = "recipe scale steps epochs rate batch decay warm-up clip precision"
+    keeping = "out root save-every keep on-nonfinite allow-mismatch resume-from compile device"
     of_train = "data seed validation evaluations preprocess init freeze name"
-    assert flags("train") == set(f"{network} {schedule} {keeping} tensorboard {of_train}".split())
+    assert flags("train") == set(
+        f"{network} {schedule} {keeping} threads tensorboard {of_train}".split()
+    )
     assert flags("eval") == {"data", "root", "split", "device"}
     assert flags("predict") == {"top", "device"}
     of_transfer = "data layer root per-class splits probe device"
     assert flags("transfer") == set(of_transfer.split())
     of_bench = "rounds compiled against no-parts json figure precision device"
     assert flags("bench") == set(of_bench.split())
-    of_reproduce = "size seeds data out processes only shard print-commands results"
-    assert flags("reproduce") == set(f"{of_reproduce} precision device".split())
+    of_reproduce = "size seeds data out only results precision device on processes partition"
+    of_slurm = "gpus cpus memory time account setup cancel"
+    assert flags("reproduce") == set(f"{of_reproduce} {of_slurm}".split())
 
 
 @pytest.mark.parametrize(
@@ -164,11 +168,8 @@ def test_the_device_reaches_what_runs_a_network(
     capsys.readouterr()
     with pytest.raises((RuntimeError, AssertionError), match=r"(?i)xpu"):
         main(["eval", str(run)])
-    printed = ["--print-commands", "--size", "mini", *cpu]
-    assert main(["reproduce", "table1", *printed]) == 0
-    assert all(" --device cpu " in line for line in capsys.readouterr().out.splitlines())
-    job = {"run": runs.read(run).as_json(), "out": str(tmp_path / "sweep"), "root": "data"}
-    worker.work({**job, "transfer": None, "device": "cpu"})
+    given = runs.read(run)
+    process.work(Job(given.id, given.as_json(), str(tmp_path / "sweep"), "data", "cpu"))
     assert len(runs.find(tmp_path / "sweep")) == 1
 
 
@@ -191,16 +192,16 @@ def test_a_closed_pipe_is_no_error() -> None:
 def test_sortify_shows_places_and_writes_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["sortify", "sortnet:resnet20", "--dry-run"]) == 0
+    assert main(["sortify", "resnet20", "--dry-run"]) == 0
     assert capsys.readouterr().out.endswith("9 places\n")
     output = tmp_path / "start.safetensors"
     where = ["--where", "layer3.*", "-o", str(output)]
-    assert main(["sortify", "sortnet:resnet20", *where]) == 0
+    assert main(["sortify", "resnet20", *where]) == 0
     assert "in 3 of 9 places" in capsys.readouterr().out
     assert (
         first_weights(str(output)).keys() == sortnet.create_model("resnet20").state_dict().keys()
     )
-    assert main(["sortify", "sortnet:resnet20", "--where", "layer9.*"]) == 2
+    assert main(["sortify", "resnet20", "--where", "layer9.*"]) == 2
     assert "layer1.0" in capsys.readouterr().err
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from sortnet.lab import data
 from sortnet.lab.data import folder_digest as content
 from sortnet.lab.data.dataset import FileSplit
-from sortnet.lab.data.workers import _part, centre
+from sortnet.lab.data.workers import _random_box, center_crop
 
 VIEWS = data.Augmentation(flip=True, jitter=True, area=(0.08, 1.0))
 
@@ -75,7 +75,7 @@ def test_a_folder_may_bring_its_splits(tmp_path: Path) -> None:
     album(tmp_path / "test", each=1)
     dataset = data.load(str(tmp_path))
     assert (len(files(dataset.validation)), len(dataset.test)) == (6, 3)
-    with pytest.raises(ValueError, match="validation split of its own"):
+    with pytest.raises(ValueError, match="has its own validation split"):
         data.load(str(tmp_path), validation=2)
     album(tmp_path / "test", "fox")
     with pytest.raises(ValueError, match=r"different classes.*fox"):
@@ -152,7 +152,7 @@ def test_images_are_read_once_for_their_fingerprint(
 
 def batches(dataset: data.Dataset, workers: int, **more: Any) -> list[data.Batch]:  # noqa: ANN401
     arguments = {"batch": 4, "seed": 1, "stop": 7, "workers": workers, **more}
-    return list(data.training(dataset, VIEWS, **arguments))
+    return list(data.train_batches(dataset, VIEWS, **arguments))
 
 
 def assert_same(one: list[data.Batch], other: list[data.Batch]) -> None:
@@ -169,7 +169,7 @@ def test_workers_processes_and_starts_give_one_stream(tmp_path: Path) -> None:
     assert whole[0].images.shape == (4, 3, 24, 24)
     assert_same(whole, batches(dataset, 2))
     assert_same(whole[3:], batches(dataset, 2, start=3))
-    shares = [batches(dataset, 0, rank=rank, world=2) for rank in range(2)]
+    shares = [batches(dataset, 0, rank=rank, world_size=2) for rank in range(2)]
     both = [
         data.Batch(torch.cat([a.images, b.images]), torch.cat([a.labels, b.labels]))
         for a, b in zip(*shares, strict=True)
@@ -186,7 +186,7 @@ def test_evaluation_is_torchvisions_resize_and_centre_crop(tmp_path: Path) -> No
 
     dataset = data.load(str(album(tmp_path)), size=56)
     usual = v2.Compose([v2.Resize(64, antialias=True), v2.CenterCrop(56)])
-    stream = list(data.evaluation(dataset, dataset.train, batch=5, workers=0))
+    stream = list(data.eval_batches(dataset, dataset.train, batch=5, workers=0))
     images = torch.cat([batch.images for batch in stream])
     assert torch.equal(torch.cat([batch.labels for batch in stream]), dataset.train.labels)
     mean, std = (torch.tensor(value).view(3, 1, 1) for value in (dataset.mean, dataset.std))
@@ -201,7 +201,7 @@ def test_random_parts_lie_inside_and_have_their_area(shape: tuple[int, int, int]
     source = torch.Generator().manual_seed(0)
     shares = []
     for _ in range(200):
-        top, left, height, width = _part(image, (0.08, 1.0), source)
+        top, left, height, width = _random_box(image, (0.08, 1.0), source)
         assert 0 <= top <= top + height <= shape[1]
         assert 0 <= left <= left + width <= shape[2]
         assert height > 0
@@ -210,14 +210,14 @@ def test_random_parts_lie_inside_and_have_their_area(shape: tuple[int, int, int]
     if shape == (3, 100, 100):
         assert 0.07 < min(shares) < 0.15
         assert 0.85 < max(shares) <= 1
-    assert centre(image, 24).shape == (3, 24, 24)
+    assert center_crop(image, 24).shape == (3, 24, 24)
 
 
 def test_plain_views_are_squares_of_the_resized_image(tmp_path: Path) -> None:
     dataset = data.load(str(album(tmp_path)), size=21)
     plain = data.Augmentation()
-    stream = data.training(dataset, plain, batch=12, seed=0, stop=1, workers=0)
-    again = data.training(
+    stream = data.train_batches(dataset, plain, batch=12, seed=0, stop=1, workers=0)
+    again = data.train_batches(
         dataset, data.Augmentation(flip=True), batch=12, seed=0, stop=1, workers=0
     )
     for one, other in zip(next(stream).images, next(again).images, strict=True):
@@ -321,13 +321,15 @@ def test_check_finds_every_bad_file(tmp_path: Path) -> None:
     gone = root / "eel" / "gone.png"
     gone.symlink_to(tmp_path / "nowhere.png")
     seen: list[tuple[str, int, int]] = []
-    problems = dict(data.check(str(root), tmp_path, show=lambda *step: seen.append(step)))
+    problems = dict(data.check(str(root), tmp_path, on_progress=lambda *step: seen.append(step)))
     assert set(problems) == {*bad, gone}
     assert all(re.search(reason, problems[path]) for path, reason in bad.items())
     assert all(reason and "\n" not in reason for reason in problems.values())
     assert seen[-1][1:] == (133, 133)
-    assert len(data.check(str(tmp_path / "links"))) == len(bad) - 1
+    found = dict(data.check(str(tmp_path / "links")))
+    assert len(found) == len(bad)
+    assert "1 folder of images; it needs two or more" in found[tmp_path / "links"]
     with pytest.raises(ValueError, match=r"(gone|empty)\.png and 1 more files are empty"):
         data.load(str(root))
-    with pytest.raises(ValueError, match="neither a data set nor a folder"):
+    with pytest.raises(ValueError, match="neither a dataset nor a folder"):
         data.check("nothing", tmp_path)

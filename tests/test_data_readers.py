@@ -85,7 +85,7 @@ def test_cifar_names_come_from_the_file_beside_the_data(tmp_path: Path, small: s
 
 def damaged(path: Path, kind: str, label_byte: int) -> None:
     content = bytearray(path.read_bytes())
-    if kind == "cut off":
+    if kind == "truncated":
         del content[-1000:]
     elif kind == "another file":
         content += b"0" * 3073
@@ -94,7 +94,7 @@ def damaged(path: Path, kind: str, label_byte: int) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("kind", ["cut off", "another file", "label 200"])
+@pytest.mark.parametrize("kind", ["truncated", "another file", "label 200"])
 def test_damaged_cifar_is_one_line_that_names_the_file(
     tmp_path: Path, small: str, kind: str
 ) -> None:
@@ -229,7 +229,7 @@ def test_svhn_splits_by_digit(tmp_path: Path, numbers: dict[str, tuple[Pixels, P
     again = data.load("svhn", tmp_path, preprocess="none", validation=30)
     assert again.fingerprint == dataset.fingerprint
     assert torch.equal(held(again.validation).rows, validation.rows)
-    with pytest.raises(ValueError, match="split of its own, of 30 images"):
+    with pytest.raises(ValueError, match="its own validation split of 30 images"):
         data.load("svhn", tmp_path, validation=7)
     with pytest.raises(ValueError, match="there are lcn, lcn-pylearn2, none"):
         data.load("svhn", tmp_path, preprocess="zca")
@@ -347,7 +347,7 @@ def test_lcn_is_computed_once_and_verified(
     torch.testing.assert_close(images[:40].float(), data.lcn.lcn(raw), atol=2e-3, rtol=1e-3)
     assert first.mean == (0.0, 0.0, 0.0)
     assert first.train.picture(0).dtype == torch.uint8
-    batch = next(data.training(first, data.Augmentation(pad=4), batch=10, seed=0, stop=1))
+    batch = next(data.train_batches(first, data.Augmentation(pad=4), batch=10, seed=0, stop=1))
     assert batch.images.dtype == torch.float32
     assert (batch.images == 0).float().mean() > 0.05  # the padding of such images is exactly zero
 

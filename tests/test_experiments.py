@@ -2,7 +2,6 @@
 
 import json
 import os
-import shlex
 import signal
 import subprocess
 import sys
@@ -18,13 +17,17 @@ import torch
 import torch.nn.functional as F
 
 from sortnet import files
+from sortnet.cli import main
 from sortnet.lab import measure, paper, runs
-from sortnet.lab.experiments import results, sweep
+from sortnet.lab.experiments import reproduction
 from sortnet.lab.experiments.definitions import EXPERIMENTS, Cell, Experiment
 from sortnet.lab.experiments.sizes import SIZES, differences
 from sortnet.lab.recipes import LENET, Section
 from sortnet.lab.report import tables
 from sortnet.lab.runs import Run
+from sortnet.lab.runs.curves import average, columns
+from sortnet.lab.sweep import grid
+from sortnet.lab.sweep.local import Local
 from sortnet.networks import NETWORKS, create_model
 from tools.scale import demand
 
@@ -68,13 +71,13 @@ def test_every_cell_builds_and_takes_a_step(
 
 def test_a_gate_is_no_effort() -> None:
     run = Run("lenet", LENET, "sort", options={"branched": True})
-    assert sweep.effort(replace(run, options={**run.options, "gate": "zero"})) == sweep.effort(run)
+    assert grid.effort(replace(run, options={**run.options, "gate": "zero"})) == grid.effort(run)
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_sizes_give_every_seed_a_directory_of_its_own(size: str) -> None:
     for experiment in EXPERIMENTS.values():
-        plan = sweep.plan(experiment.name, size, seeds=2, precision="float32")
+        plan = reproduction.plan(experiment.name, size, seeds=2, precision="float32")
         by_id = {run.id: run for run in plan.runs}
         for cell in experiment.cells:
             for seed in range(2):
@@ -83,17 +86,8 @@ def test_sizes_give_every_seed_a_directory_of_its_own(size: str) -> None:
     assert differences(SIZES["paper"].fit(cell.run), cell.run) == []
 
 
-def test_shards_and_commands_are_parts() -> None:
-    whole = sweep.plan("table2", "mini", 2, kept=Path("kept here"))
-    every = whole.runs
-    parts = [sweep.plan("table2", "mini", 2, shard=f"{i}/5").runs for i in range(1, 6)]
-    assert sorted(run.id for part in parts for run in part) == sorted(run.id for run in every)
-    lines = sweep.commands(whole).splitlines()
-    for line, run in zip(lines, every, strict=True):
-        *words, only = shlex.split(line)
-        assert words[-3:] == ["--results", "kept here", "--only"]
-        assert sweep.plan("table2", "mini", 2, only=only).runs == (run,)
-    small = sweep.plan("table2", "mini", 2, only="cifar10/lenet*").runs
+def test_a_pattern_chooses_runs() -> None:
+    small = reproduction.plan("table2", "mini", 2, only="cifar10/lenet*").runs
     assert {run.network for run in small} == {"lenet"}
     assert len(small) == 6
 
@@ -103,15 +97,13 @@ def test_shards_and_commands_are_parts() -> None:
     [
         ({"name": "table5"}, "unknown experiment 'table5'; there are table1, "),
         ({"size_": "huge"}, "unknown size 'huge'; there are smoke, mini, paper"),
-        ({"shard": "9/8"}, "shard '9/8' must be like 3/8"),
-        ({"shard": "x"}, "shard 'x' must be like 3/8"),
         ({"only": "pets/*"}, "no run of table1 is like 'pets/\\*'; they are like digits/lenet-"),
         ({"seeds": 0}, "seeds is 0, but must be 1 or more"),
     ],
 )
 def test_mistakes_are_one_line(arguments: dict[str, object], says: str) -> None:
     with pytest.raises(ValueError, match=says) as error:
-        sweep.plan(**{"name": "table1", "size_": "smoke", **arguments})  # type: ignore[arg-type]
+        reproduction.plan(**{"name": "table1", "size_": "smoke", **arguments})  # type: ignore[arg-type]
     assert "\n" not in str(error.value)
 
 
@@ -125,13 +117,13 @@ def test_an_experiment_that_learns_one_that_diverges_one_that_fails(
         Cell("wild", "digits", Run("lenet", wild, name="wild"), dash=True, baseline="calm"),
     )
     monkeypatch.setitem(EXPERIMENTS, "tiny", Experiment("tiny", "Tiny", cells))
-    shown: list[sweep.Progress] = []
+    shown: list[grid.Progress] = []
     kept = tmp_path / "results"
-    todo = sweep.plan("tiny", "paper", 1, out=tmp_path, kept=kept)
+    todo = reproduction.plan("tiny", "paper", 1, out=tmp_path, kept=kept)
     with pytest.raises(ValueError, match="processes is 0, but must be 1 or more"):
-        sweep.reproduce(todo, processes=0)
-    found = sweep.reproduce(todo, 2, show=shown.append)
-    assert [run["ended"] for run in found["runs"].values()] == ["finished", "diverged"]
+        Local(0)
+    found = reproduction.reproduce(todo, Local(2), show=shown.append)
+    assert [record.ended for record in found.records] == ["finished", "diverged"]
     assert shown[-1].share == 1
     assert shown[-1].ended == shown[-1].total == 2
     assert all(a.share <= b.share for a, b in pairwise(shown))
@@ -145,40 +137,55 @@ def test_an_experiment_that_learns_one_that_diverges_one_that_fails(
 
     damaged = tmp_path / cells[0].run.id / "result.json"
     damaged.write_bytes(damaged.read_bytes()[:-9])
-    again = sweep.reproduce(replace(todo, kept=None), 2)  # it is made again, from a checkpoint
-    assert [run["test"] for run in again["runs"].values()] == [
-        run["test"] for run in found["runs"].values()
-    ]
+    again = reproduction.reproduce(replace(todo, kept=None), Local(2))  # from a checkpoint
+    assert [record.test for record in again.records] == [record.test for record in found.records]
     found = again
-    sweep.reproduce(todo)
+    reproduction.reproduce(todo, Local())
 
     monkeypatch.setattr(subprocess, "Popen", None)  # what has ended is not trained again
-    assert sweep.reproduce(sweep.plan("tiny", "paper", 1, out=tmp_path)) == found
+    assert reproduction.reproduce(replace(todo, kept=None), Local()) == found
     elsewhere = replace(todo, out=tmp_path / "elsewhere")
-    assert sweep.reproduce(elsewhere) == found  # nor is what is kept, of runs that are gone
+    assert reproduction.reproduce(elsewhere, Local()) == found  # nor what is kept of lost runs
     (kept / f"{cells[0].run.id}.json").write_text("{}")
     with pytest.raises(ValueError, match=r"seed0\.json does not hold what is kept of a run"):
-        sweep.reproduce(elsewhere)
+        reproduction.reproduce(elsewhere, Local())
     monkeypatch.undo()
 
-    bad = (*cells, Cell("gone", "pets", Run("lenet", short, data="no/such/folder")))
+    bad = (*cells, Cell("bad", "pets", Run("lenet", short, init="no/such/run", name="bad")))
     monkeypatch.setitem(EXPERIMENTS, "tiny", Experiment("tiny", "Tiny", bad))
-    with pytest.raises(OSError, match=r"1 of 3 runs could not be trained, first folder/lenet"):
-        sweep.reproduce(sweep.plan("tiny", "paper", 1, out=tmp_path), processes=1)
+    failed = r"^1 of 3 runs could not be trained, first digits/lenet-bad/seed0: no/such/run .*"
+    with pytest.raises(OSError, match=failed):
+        reproduction.reproduce(reproduction.plan("tiny", "paper", 1, out=tmp_path), Local(1))
+
+
+def test_missing_data_is_one_line_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", None)
+    root, out = tmp_path / "data", tmp_path / "runs"
+    where = ["--size", "mini", "--data", str(root), "--out", str(out)]
+    for experiment, name in (("table1", "cifar10"), ("table3", "imagenet"), ("roots", "cifar10")):
+        assert main(["reproduce", experiment, *where]) == 1
+        said = capsys.readouterr().err.strip()
+        assert said.startswith(f"sortnet: {name} is not in {root}: ")
+        assert f"`sortnet data get {name}" in said
+        assert "\n" not in said
+    assert not out.exists()
+    with pytest.raises(FileNotFoundError, match="no/such/folder: no such folder of images"):
+        grid.train_all([Run("lenet", LENET, data="no/such/folder")], out, engine=Local())
 
 
 SWEEP = """
 import sys
 from dataclasses import replace
-from sortnet.lab.experiments import sweep
-from sortnet.lab.experiments.definitions import EXPERIMENTS, Cell, Experiment
 from sortnet.lab.recipes import LENET, Section
 from sortnet.lab.runs import Run
+from sortnet.lab.sweep.grid import Stopped, train_all
+from sortnet.lab.sweep.local import Local
 long = replace(LENET, sections=(Section(1e-2, 100_000),), batch=4)
-EXPERIMENTS["long"] = Experiment("long", "Long", (Cell("a", "b", Run("lenet", long)),))
 try:
-    sweep.reproduce(sweep.plan("long", "paper", 1, out=sys.argv[1]))
-except sweep.Stopped as error:
+    train_all([Run("lenet", long)], sys.argv[1], engine=Local())
+except Stopped as error:
     sys.exit(str(error))
 """
 
@@ -201,7 +208,7 @@ def test_a_sweep_that_is_stopped_leaves_saved_runs(tmp_path: Path, number: signa
     process.send_signal(number)
     _, said = process.communicate(timeout=120)
     if number == signal.SIGINT:
-        assert said == ("stopped with 0 of 1 runs ended; the same command goes on from there\n")
+        assert said == ("stopped with 0 of 1 runs ended; run the same command to resume\n")
     until(lambda: runs.events(directory)[-1]["event"] == "stop")
     saved = runs.events(directory)[-1]["step"]
     assert (directory / "checkpoints" / f"step-{saved:07d}").is_dir()
@@ -221,18 +228,17 @@ def test_a_sweep_that_is_stopped_leaves_saved_runs(tmp_path: Path, number: signa
 SHARED = """
 import sys
 from dataclasses import replace
-from sortnet.lab.experiments import sweep
-from sortnet.lab.experiments.definitions import EXPERIMENTS, Cell, Experiment
 from sortnet.lab.recipes import LENET, Section
 from sortnet.lab.runs import Run
+from sortnet.lab.sweep.grid import train_all
+from sortnet.lab.sweep.local import Local
 recipe = replace(LENET, sections=(Section(1e-2, 20),), batch=4)
-cells = [Cell(str(i), "b", Run("lenet", recipe, name=f"n{i}")) for i in range(2)]
-EXPERIMENTS["shared"] = Experiment("shared", "Shared", tuple(cells))
+runs = [Run("lenet", recipe, name=f"n{i}") for i in range(2)]
 def show(progress):
     if progress.news:
         print(progress, progress.news, sep=": ", flush=True)
-found = sweep.reproduce(sweep.plan("shared", "paper", 1, out=sys.argv[1]), 1, show)
-assert len(found["runs"]) == 2
+found = train_all(runs, sys.argv[1], engine=Local(1), show=show)
+assert [result.ended for result in found.values()] == ["finished", "finished"]
 """
 
 
@@ -253,15 +259,14 @@ def test_two_sweeps_of_one_directory_share_the_work(tmp_path: Path) -> None:
         assert [event["event"] for event in runs.events(directory)] == ["start", "finish"]
 
 
-def test_learning_curves_are_thinned_to_means() -> None:
+def test_stored_curves_are_means() -> None:
     rows = [{"split": "train", "step": i, "loss": i / 7, "error": 100 / i} for i in range(1, 1001)]
     rows += [{"split": "test", "step": 1000, "loss": 0, "error": 1}]
-    curve = results.thinned(rows)
-    assert list(curve) == ["train"]
-    assert curve["train"]["step"] == list(range(10, 1001, 10))
-    assert curve["train"]["error"][1] == pytest.approx(
-        sum(100 / i for i in range(11, 21)) / 10, rel=1e-4
-    )
+    curves = columns(rows)
+    assert list(curves) == ["train"]
+    curve = average(curves["train"], points=100)
+    assert curve["step"] == list(range(10, 1001, 10))
+    assert curve["error"][1] == pytest.approx(sum(100 / i for i in range(11, 21)) / 10, rel=1e-4)
 
 
 def test_the_demands_of_imagenet_are_those_of_the_published_networks() -> None:

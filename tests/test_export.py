@@ -24,7 +24,7 @@ NETS = {"resnet20": {}, "lenet": {"branched": True}}
 
 def digits() -> Tensor:
     dataset = data.load("digits")
-    return next(data.evaluation(dataset, dataset.test, batch=200)).images
+    return next(data.eval_batches(dataset, dataset.test, batch=200)).images
 
 
 def saved(name: str, directory: Path, **options: object) -> Path:

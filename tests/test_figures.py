@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,12 @@ from torch import nn
 from sortnet.fusion import Fusion
 from sortnet.lab.experiments import figure_data as experiments
 from sortnet.lab.experiments.definitions import EXPERIMENTS
-from sortnet.lab.experiments.results import Stored
+from sortnet.lab.experiments.results import CellResults, ExperimentResults
+from sortnet.lab.experiments.sizes import SIZES
+from sortnet.lab.recipes import Section
 from sortnet.lab.report import figures
 from sortnet.lab.report import learning_curves as learning
+from sortnet.lab.runs import RunRecord
 
 CORRELATION = {
     "lags": [1, 2, 3],
@@ -50,38 +54,27 @@ def curve(final: float, seed: int, steps: int) -> dict[str, Any]:
     }
 
 
-def stored(name: str, seeds: int, steps: int) -> Stored:
+def stored(name: str, seeds: int, steps: int) -> ExperimentResults:
     """What `collect` would give for an experiment, with made-up runs: SORT is one better."""
-    runs: dict[str, Any] = {}
-    cells: list[dict[str, Any]] = []
+    sections = tuple(Section(rate, steps // 2) for rate in (1.0, 2.0))
+    cells = []
     for cell in EXPERIMENTS[name].cells:
-        ids = {str(seed): f"{cell.column}/{cell.row}/{seed}" for seed in range(seeds)}
-        cells.append(
-            {
-                "row": cell.row,
-                "column": cell.column,
-                "paper": cell.paper,
-                "dash": cell.dash,
-                "metric": cell.metric,
-                "baseline": cell.baseline,
-                "changed": [],
-                "runs": ids,
-            }
-        )
-        final = 10.0 - ("SORT" in cell.row)
-        for seed, key in ids.items():
-            runs[key] = {
-                "run": {
-                    "recipe": {"sections": [{"rate": r, "steps": steps // 2} for r in (1, 2)]}
-                },
-                "data": {"classes": list("0123456789")},
-                "ended": "finished",
-                "steps": steps,
-                "test": {"error": final + 0.1 * int(seed)},
-                "curve": curve(final, int(seed), steps),
-            }
-    about = {"experiment": name, "title": name, "size": "mini", "about": ""}
-    return {**about, "cells": cells, "runs": runs}
+        run, final = replace(cell.run, recipe=replace(cell.run.recipe, sections=sections)), 10.0
+        final -= "SORT" in cell.row
+        records = {
+            seed: RunRecord(
+                run,
+                Path(f"seed{seed}.json"),
+                data={"classes": list("0123456789")},
+                ended="finished",
+                steps=steps,
+                test={"error": final + 0.1 * seed},
+                curves=curve(final, seed, steps),
+            )
+            for seed in range(seeds)
+        }
+        cells.append(CellResults(cell, run, records))
+    return ExperimentResults(EXPERIMENTS[name], SIZES["mini"], tuple(cells))
 
 
 DRAWINGS: dict[str, tuple[Callable[[Path], list[Path]], list[str]]] = {
@@ -129,9 +122,8 @@ def test_blocks_are_labelled_by_what_they_are() -> None:
 
 
 def test_curves_need_two_runs_to_compare(tmp_path: Path) -> None:
-    without = {**stored("figures", 1, 100), "runs": {}}
-    with pytest.raises(ValueError, match="figures-mini has no two runs to compare yet"):
-        learning.curves(without, tmp_path / "figure")
+    with pytest.raises(ValueError, match="figures, size mini: there are no two runs to compare"):
+        learning.curves(stored("figures", 0, 100), tmp_path / "figure")
 
 
 def test_the_first_steps_blow_up_weights_only_without_a_gate() -> None:

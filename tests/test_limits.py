@@ -42,6 +42,8 @@ FLAGS = [
     (["transfer", "resnet20-cifar10"], "--splits", WHOLE + ZERO),
     (["reproduce", "table1"], "--seeds", WHOLE + ZERO),
     (["reproduce", "table1"], "--processes", WHOLE + ZERO),
+    (["reproduce", "table1"], "--gpus", WHOLE + ZERO),
+    (["reproduce", "table1"], "--cpus", WHOLE + ZERO),
     (["bench", "lenet"], "--rounds", WHOLE + ZERO),
     (["report", "."], "--port", [*WHOLE, "65536"]),
 ]

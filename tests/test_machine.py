@@ -1,4 +1,4 @@
-"""The machine at hand, as far as a CPU allows."""
+"""Device, precision and compilation, as far as a CPU can test them."""
 
 import resource
 from collections.abc import Callable
@@ -15,12 +15,12 @@ from sortnet.lab.training import (
     Machine,
     description,
     distributed,
-    joined,
+    init_distributed,
     resolve_device,
     resolve_precision,
     tune,
 )
-from sortnet.lab.training.hardware import FUSED_SGD
+from sortnet.lab.training.hardware import FUSED
 
 Pretend = Callable[[str | None], None]
 
@@ -123,7 +123,7 @@ def test_auto_is_bfloat16_only_where_the_hardware_has_it(
 
 def test_sgd_is_fused_where_there_is_a_kernel() -> None:
     supported = torch.utils._foreach_utils._get_fused_kernels_supported_devices()
-    assert set(FUSED_SGD) <= set(supported)
+    assert set(FUSED) <= set(supported)
     weight = nn.Parameter(torch.zeros(1))
     for kind, fused in (("cpu", True), ("xpu", True), ("meta", None)):
         machine = Machine(torch.device(kind), "float32", compile=False)
@@ -153,16 +153,17 @@ def test_torchrun_gives_each_process_its_device_and_backend(
         lambda backend, **more: calls.update(backend=backend, **more),
     )
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
-    with joined() as world:
-        assert (world.rank, world.size) == (5, 8)
+    with init_distributed() as group:
+        assert (group.rank, group.size) == (5, 8)
     assert calls["backend"] == backend
     device = torch.device("cpu") if kind is None else torch.device(kind, 1)
-    assert world.device == device
+    assert group.device == device
     assert calls["index"] == device.index
     assert calls["device_id"] == (device if backend in ("nccl", "xccl") else None)
     if kind is not None:
         monkeypatch.setenv("LOCAL_RANK", "2")
-        with pytest.raises(ValueError, match=f"process 2 .* there are 2 {kind} devices"), joined():
+        words = f"process 2 .* there are 2 {kind} devices"
+        with pytest.raises(ValueError, match=words), init_distributed():
             pass
 
 

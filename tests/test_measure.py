@@ -89,5 +89,5 @@ def test_two_branches_see_what_one_convolution_sees(kernel: int, options: dict[s
 
 
 def test_an_even_kernel_cannot_be_branched() -> None:
-    with pytest.raises(ValueError, match="kernel is 4"):
+    with pytest.raises(ValueError, match="kernel_size is 4"):
         TwoBranch(3, 8, 4, Fusion("sort"))

@@ -19,7 +19,7 @@ from sortnet.lab.training import Distributed, Interrupted, Trainer, TrainerOptio
 
 RECIPE = Recipe("short", (Section(0.05, 12),), batch=4, clip=1.0)
 RUN = Run("resnet20", RECIPE, "sort")
-HABITS = TrainerOptions(save_every=6)
+OPTIONS = TrainerOptions(save_every=6)
 LATE, STOP = 4, 8
 """The steps in which the second process is late for a checkpoint, and is asked to stop."""
 
@@ -30,20 +30,20 @@ class Counted(Trainer):
     device: StandIn
     turns: list[dict[str, Any]]
 
-    def step(self, batch: Batch, late: bool = False) -> tuple[bool, bool]:
+    def step(self, batch: Batch, save_due: bool = False) -> tuple[bool, bool]:
         """Take a step; in the second process something comes up in two of them."""
         if self.turns:
             self.turns[-1]["waits"] = self.device.waits
         self.turns.append({"step": self.state.step, "collectives": [], "waits": 0})
         self.device.collectives, self.device.waits = self.turns[-1]["collectives"], 0
-        second = self.world.rank == 1
+        second = self.distributed.rank == 1
         if second and self.state.step == STOP:
-            self.asked_to_stop = signal.SIGTERM
-        return super().step(batch, late or (second and self.state.step == LATE))
+            self.stop_signal = signal.SIGTERM
+        return super().step(batch, save_due or (second and self.state.step == LATE))
 
 
 def _trainer(device: StandIn, dataset: Dataset, directory: Path) -> Counted:
-    world = Distributed(dist.get_rank(), dist.get_world_size(), DEVICE)
+    distributed = Distributed(dist.get_rank(), dist.get_world_size(), DEVICE)
     trainer = Counted(
         fresh(RUN, dataset),
         dataset,
@@ -51,8 +51,8 @@ def _trainer(device: StandIn, dataset: Dataset, directory: Path) -> Counted:
         seed=0,
         directory=directory,
         evaluations=4,
-        habits=HABITS,
-        world=world,
+        options=OPTIONS,
+        distributed=distributed,
     )
     trainer.device, trainer.turns = device, []
     return trainer
@@ -71,11 +71,11 @@ def _live(rank: int, meeting: Path, directory: Path) -> None:
             first.train()
         except Interrupted as interrupted:
             stopped = interrupted.step
-        first.world.wait()
+        first.distributed.barrier()
         second = _trainer(device, dataset, directory)
         second.train()
         error = second.evaluate(dataset.test).error
-        second.world.wait()
+        second.distributed.barrier()
     dist.destroy_process_group()
     found = {"stopped": stopped, "first": first.turns, "second": second.turns, "error": error}
     (directory / f"found{rank}.json").write_text(json.dumps(found))

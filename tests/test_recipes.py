@@ -42,7 +42,7 @@ def test_scaling_keeps_the_sections(recipe: Recipe, factor: float) -> None:
 @given(recipes, st.data())
 def test_rate_falls_by_ten_from_section_to_section(recipe: Recipe, data: st.DataObject) -> None:
     step = data.draw(st.integers(0, recipe.steps - 2))
-    drop = recipe.rate(step) / recipe.rate(step + 1)
+    drop = recipe.learning_rate(step) / recipe.learning_rate(step + 1)
     assert drop == pytest.approx(1) or drop == pytest.approx(10)
     ends = [sum(s.steps for s in recipe.sections[:i]) for i in range(1, len(recipe.sections))]
     assert (drop > 2) == (step + 1 in ends)
@@ -50,7 +50,7 @@ def test_rate_falls_by_ten_from_section_to_section(recipe: Recipe, data: st.Data
 
 def test_warm_up_rises_to_the_rate() -> None:
     recipe = Recipe("warm", LENET.sections, warm_up=500)
-    rates = [recipe.rate(step) for step in range(600)]
+    rates = [recipe.learning_rate(step) for step in range(600)]
     assert rates[0] == pytest.approx(1e-2 / 500)
     assert rates == sorted(rates)
     assert rates[499:] == [1e-2] * 101
@@ -59,7 +59,7 @@ def test_warm_up_rises_to_the_rate() -> None:
 @pytest.mark.parametrize("step", [-1, 70_000])
 def test_there_is_no_step_outside(step: int) -> None:
     with pytest.raises(ValueError, match="steps 0 to 69999"):
-        LENET.rate(step)
+        LENET.learning_rate(step)
 
 
 @pytest.mark.parametrize("factor", [0, -1, float("nan")])

@@ -40,12 +40,13 @@ def groups(root: Path) -> dict[str, dict[str, Any]]:
 def test_table_and_page_have_the_same_differences(root: Path) -> None:
     stored = results.collect("recipes", size("mini"), SEEDS, root)
     on_page = groups(root)
-    cells = {cell["row"]: cell for cell in stored["cells"]}
     lines = tables.comparisons(stored)
     assert len(lines) == 2
     for line in lines:
         row = line[0].partition(" \N{MINUS SIGN} ")[0]
-        gain = on_page[str(Path(cells[row]["runs"]["0"]).parent)]["gain"]
+        cell = stored.cell(row, "CIFAR-10")
+        assert cell is not None
+        gain = on_page[str(Path(cell.run.id).parent)]["gain"]
         assert line[2] == f"{gain['mean']:+.2f} [{gain['low']:+.2f}, {gain['high']:+.2f}]"
         assert line[3:5] == [f"{gain[p]:.2g}" for p in ("p", "adjusted_p")]
         assert line[5] == str(gain["pairs"]) == str(SEEDS - ("gated" in row))

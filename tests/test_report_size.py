@@ -14,7 +14,7 @@ from made_runs import make, resnet
 from viewing import lines, quiet
 
 from sortnet.lab.report import page
-from sortnet.lab.report.thinning import thin
+from sortnet.lab.runs.curves import extremes
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +68,7 @@ numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=200)
 @given(numbers, st.integers(4, 40))
 def test_thinning_keeps_ends_and_extremes(values: list[float], limit: int) -> None:
     steps = list(range(7, 7 + len(values)))
-    kept, thinned = thin(steps, values, limit)
+    kept, thinned = extremes(steps, values, limit)
     assert len(kept) <= limit
     assert kept == sorted(set(kept))
     assert [values[step - 7] for step in kept] == thinned

@@ -25,9 +25,8 @@ from sortnet.cli import main
 from sortnet.fusion import kernels
 from sortnet.lab import runs
 from sortnet.lab.data import Dataset
-from sortnet.lab.experiments import results
 from sortnet.lab.recipes import Recipe, Section
-from sortnet.lab.runs import Run, execute, train
+from sortnet.lab.runs import Run, execute, record, train
 from sortnet.lab.training import (
     Callback,
     Diverged,
@@ -40,7 +39,7 @@ from sortnet.lab.training import hardware as machine
 
 RECIPE = Recipe("short", (Section(0.02, 8),), batch=16)
 RUN = Run("lenet", RECIPE)
-HABITS = TrainerOptions(save_every=2)
+OPTIONS = TrainerOptions(save_every=2)
 
 
 class StopAt(Callback):
@@ -64,17 +63,17 @@ class StopAt(Callback):
         self.notes.append(text)
 
 
-def stopped(out: Path, last: int, run: Run = RUN, habits: TrainerOptions = HABITS) -> Path:
+def stopped(out: Path, last: int, run: Run = RUN, options: TrainerOptions = OPTIONS) -> Path:
     """The directory of a run that was stopped after so many steps."""
     with pytest.raises(Interrupted, match=f"stopped at step {last} and saved"):
-        train(run, out, habits=habits, callbacks=[StopAt(last)])
+        train(run, out, options=options, callbacks=[StopAt(last)])
     return out / run.id
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of the run without any interruption."""
-    return train(RUN, tmp_path_factory.mktemp("whole"), habits=HABITS).directory
+    return train(RUN, tmp_path_factory.mktemp("whole"), options=OPTIONS).directory
 
 
 def same_end(directory: Path, whole: Path) -> bool:
@@ -103,7 +102,7 @@ def test_a_new_checkpoint_outlives_newer_ones_that_are_damaged(
     directory = stopped(tmp_path, 1)
     assert names(folder) == ["damaged-step-0000004", "damaged-step-0000005", "step-0000001"]
     assert any("set aside" in line for line in runs.examine(directory))
-    train(RUN, tmp_path, habits=HABITS)
+    train(RUN, tmp_path, options=OPTIONS)
     assert same_end(directory, whole)
 
 
@@ -146,7 +145,7 @@ def together(life: Callable[..., None], *args: object) -> list[int | None]:
     return codes
 
 
-def _train_below(rank: int, out: Path, run: Run, habits: TrainerOptions) -> None:
+def _train_below(rank: int, out: Path, run: Run, options: TrainerOptions) -> None:
     """Train with a disk of one's own, and write down what came of it."""
     weights = {}
     original = Trainer.evaluate
@@ -157,7 +156,7 @@ def _train_below(rank: int, out: Path, run: Run, habits: TrainerOptions) -> None
 
     Trainer.evaluate = evaluate  # type: ignore[method-assign]
     try:
-        train(run, out / str(rank), habits=habits)
+        train(run, out / str(rank), options=options)
         text = files.digest(b"".join(x.numpy().tobytes() for x in weights.values()))
     except (ValueError, OSError, Diverged) as error:
         text = f"{type(error).__name__}: {error}"
@@ -170,7 +169,7 @@ def said(out: Path) -> list[str]:
 
 def test_processes_that_see_other_checkpoints_train_one_network(tmp_path: Path) -> None:
     """The second one's disk lacks the newest checkpoint; it takes the first one's."""
-    assert together(_train_below, tmp_path, RUN, HABITS) == [0, 0]
+    assert together(_train_below, tmp_path, RUN, OPTIONS) == [0, 0]
     one, other = said(tmp_path)
     assert one == other
     first = tmp_path / "0" / RUN.id
@@ -179,7 +178,7 @@ def test_processes_that_see_other_checkpoints_train_one_network(tmp_path: Path) 
     shutil.copytree(tmp_path / "0", tmp_path / "1")
     shutil.rmtree(first / "checkpoints" / "step-0000008")
     shutil.rmtree(tmp_path / "1" / RUN.id / "checkpoints" / "step-0000006")
-    assert together(_train_below, tmp_path, RUN, HABITS) == [0, 0]
+    assert together(_train_below, tmp_path, RUN, OPTIONS) == [0, 0]
     assert said(tmp_path) == [one, one]
 
 
@@ -188,12 +187,12 @@ def _poison_and_train(rank: int, out: Path) -> None:
     save = Trainer.save
 
     def poisoned(self: Trainer) -> None:
-        if self.world.rank == 1 and self.state.step == 4:
+        if self.distributed.rank == 1 and self.state.step == 4:
             next(iter(self.network.parameters())).data[0] = math.nan
         save(self)
 
     Trainer.save = poisoned  # type: ignore[method-assign]
-    _train_below(rank, out, RUN, HABITS)
+    _train_below(rank, out, RUN, OPTIONS)
 
 
 def test_processes_decide_together_that_a_checkpoint_is_not_finite(tmp_path: Path) -> None:
@@ -230,27 +229,27 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     directory = stopped(tmp_path, 3)
     other = stopped(tmp_path, 5, replace(RUN, seed=1))
     shutil.copytree(other / "checkpoints" / "step-0000005", directory / "checkpoints/step-0000005")
-    for anyway in (False, True):
+    for allow_mismatch in (False, True):
         with pytest.raises(ValueError, match=r"step-0000005 .*another run: its seed is 1, not 0"):
-            train(RUN, tmp_path, habits=replace(HABITS, anyway=anyway))
+            train(RUN, tmp_path, options=replace(OPTIONS, allow_mismatch=allow_mismatch))
     shutil.rmtree(directory / "checkpoints" / "step-0000005")
     (directory / "run.json").unlink()
     with pytest.raises(ValueError, match="another run: its recipe is sections"):
-        train(replace(RUN, recipe=RECIPE.rated(0.3)), tmp_path, habits=HABITS)
+        train(replace(RUN, recipe=RECIPE.with_learning_rate(0.3)), tmp_path, options=OPTIONS)
 
 
 def test_a_run_resumes_from_a_chosen_step(tmp_path: Path, whole: Path) -> None:
-    directory = stopped(tmp_path, 5, habits=TrainerOptions(save_every=2, keep=9))
+    directory = stopped(tmp_path, 5, options=TrainerOptions(save_every=2, keep=9))
     with pytest.raises(ValueError, match="no intact checkpoint of step 3; there are 2, 4, 5"):
-        train(RUN, tmp_path, habits=replace(HABITS, resume_from=3))
-    train(RUN, tmp_path, habits=replace(HABITS, resume_from=2))
+        train(RUN, tmp_path, options=replace(OPTIONS, resume_from=3))
+    train(RUN, tmp_path, options=replace(OPTIONS, resume_from=2))
     assert [e["step"] for e in runs.events(directory) if e["event"] == "resume"] == [2]
     assert {"superseded-step-0000004", "superseded-step-0000005"} <= set(
         names(directory / "checkpoints")
     )
     assert same_end(directory, whole)
     with pytest.raises(ValueError, match="has finished"):
-        train(RUN, tmp_path, habits=replace(HABITS, resume_from=2))
+        train(RUN, tmp_path, options=replace(OPTIONS, resume_from=2))
 
 
 # Records
@@ -270,7 +269,7 @@ def test_lost_metrics_are_taken_from_the_checkpoint(
     else:
         metrics.write_bytes(content[:-200] if kind == "short" else content + b'{"step": 6, "lo')
     log = StopAt(0)
-    train(RUN, tmp_path, habits=HABITS, callbacks=[log])
+    train(RUN, tmp_path, options=OPTIONS, callbacks=[log])
     assert same_end(directory, whole)
     assert any("metrics.jsonl" in note for note in log.notes) == (kind != "torn")
     assert not any(line.startswith("damaged") for line in runs.examine(directory))
@@ -284,7 +283,7 @@ def test_a_torn_event_is_set_aside_and_said(tmp_path: Path) -> None:
     assert any(line.startswith("damaged: ") for line in runs.examine(directory))
     log = StopAt(5)
     with pytest.raises(Interrupted):
-        train(RUN, tmp_path, habits=HABITS, callbacks=[log])
+        train(RUN, tmp_path, options=OPTIONS, callbacks=[log])
     events = runs.events(directory)
     assert events[: len(before)] == before
     assert [e["event"] for e in events[len(before) :]] == ["damaged", "resume", "stop"]
@@ -301,25 +300,27 @@ def test_a_changed_result_is_found_and_made_again(tmp_path: Path, whole: Path) -
     with pytest.raises(ValueError, match=r"result\.json was changed"):
         runs.result(tmp_path / RUN.id)
     assert any("result.json was changed" in line for line in runs.examine(tmp_path / RUN.id))
-    again = train(RUN, tmp_path, habits=HABITS)
+    again = train(RUN, tmp_path, options=OPTIONS)
     assert again.error == error
     assert same_end(tmp_path / RUN.id, whole)
     good.pop("sha256")
     path.write_text(json.dumps(good))  # of an earlier version, without a checksum
-    assert train(RUN, tmp_path, habits=HABITS).error == error
+    assert train(RUN, tmp_path, options=OPTIONS).error == error
 
 
 def test_a_changed_kept_result_is_found(tmp_path: Path, whole: Path) -> None:
-    found = results.entry(RUN, whole.parents[2])
+    found = record.find(RUN, whole.parents[2])
     assert found is not None
-    results.keep({"runs": {RUN.id: found}}, tmp_path)
-    assert results.entry(RUN, tmp_path) == found
+    record.write(found, tmp_path)
+    again = record.find(RUN, tmp_path)
+    assert again is not None
+    assert again.as_json() == found.as_json()
     path = tmp_path / f"{RUN.id}.json"
     path.write_text(path.read_text().replace('"seconds": ', '"seconds": 1'))
     with pytest.raises(ValueError, match="was changed"):
-        results.entry(RUN, tmp_path)
-    path.write_text(json.dumps(found))
-    assert results.entry(RUN, tmp_path) == found
+        record.find(RUN, tmp_path)
+    path.write_text(json.dumps(found.as_json()))  # of an earlier version, without a checksum
+    assert record.find(RUN, tmp_path) == again
 
 
 # What decides bits
@@ -329,20 +330,20 @@ def test_what_decides_bits_is_compared(tmp_path: Path, monkeypatch: pytest.Monke
     directory = stopped(tmp_path, 3)
     with (
         kernels.using("eager" if kernels._mode == "plain" else "plain"),
-        pytest.raises(ValueError, match=r"was trained with kernels .*--anyway"),
+        pytest.raises(ValueError, match=r"was trained with kernels .*--allow-mismatch"),
     ):
-        train(RUN, tmp_path, habits=HABITS)
+        train(RUN, tmp_path, options=OPTIONS)
     with pytest.raises(ValueError, match="was trained with compile off, and here it is on"):
-        train(RUN, tmp_path, habits=replace(HABITS, compile="on"))
+        train(RUN, tmp_path, options=replace(OPTIONS, compile="on"))
     with monkeypatch.context() as patch:
         patch.setattr(machine, "processor", lambda: "another one")
         with pytest.raises(ValueError, match=r"was trained with processor .* it is another one"):
-            train(RUN, tmp_path, habits=HABITS)
+            train(RUN, tmp_path, options=OPTIONS)
     with monkeypatch.context() as patch:
         patch.setattr(kernels, "_has_compiler", lambda device: False)
         if kernels._mode == "auto":
             with pytest.raises(ValueError, match="without a compiler"):
-                train(RUN, tmp_path, habits=HABITS)
+                train(RUN, tmp_path, options=OPTIONS)
     manifest = directory / "checkpoints" / "step-0000003" / "manifest.json"
     content = json.loads(manifest.read_bytes())
     for name in ("kernels", "compile", "processor"):
@@ -351,7 +352,7 @@ def test_what_decides_bits_is_compared(tmp_path: Path, monkeypatch: pytest.Monke
     content.pop("sha256")
     content["sha256"] = files.digest(json.dumps(content, sort_keys=True).encode())
     manifest.write_text(json.dumps(content))  # of an earlier version, which did not know them
-    train(RUN, tmp_path, habits=HABITS)
+    train(RUN, tmp_path, options=OPTIONS)
 
 
 def make_images(root: Path, count: int = 24) -> None:
@@ -371,9 +372,9 @@ def test_other_images_of_equal_size_are_noticed(tmp_path: Path) -> None:
     one.write_bytes(other.read_bytes())
     os.utime(one, ns=(times.st_atime_ns, times.st_mtime_ns))
     with pytest.raises(ValueError, match="was trained with data"):
-        train(run, tmp_path / "runs", habits=HABITS)
+        train(run, tmp_path / "runs", options=OPTIONS)
     one.write_bytes(content)
-    assert train(run, tmp_path / "runs", habits=HABITS).ended == "finished"
+    assert train(run, tmp_path / "runs", options=OPTIONS).ended == "finished"
 
 
 # Runs that diverged, and commands that fail
@@ -399,17 +400,17 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return moments
 
 
-def test_a_run_that_diverged_goes_on_with_other_habits(
+def test_a_run_that_diverged_goes_on_with_other_options(
     tmp_path: Path, poisoned: list[int]
 ) -> None:
     with pytest.raises(Diverged):
-        train(RUN, tmp_path, habits=HABITS)
-    entry = results.entry(RUN, tmp_path)
-    assert entry is not None
-    assert entry["ended"] == "diverged"
-    assert train(RUN, tmp_path, habits=HABITS).ended == "diverged"  # as before: it is not tried
+        train(RUN, tmp_path, options=OPTIONS)
+    diverged = record.find(RUN, tmp_path)
+    assert diverged is not None
+    assert diverged.ended == "diverged"
+    assert train(RUN, tmp_path, options=OPTIONS).ended == "diverged"  # as before: it is not tried
     poisoned[:] = [2]
-    result = train(RUN, tmp_path, habits=replace(HABITS, rollback=True))
+    result = train(RUN, tmp_path, options=replace(OPTIONS, rollback=True))
     assert result.ended == "finished"
     events = [(e["event"], e["step"]) for e in runs.events(result.directory)]
     assert ("resume", 4) in events
@@ -420,7 +421,7 @@ def test_a_fault_before_the_first_checkpoint_is_rolled_back(
     tmp_path: Path, poisoned: list[int]
 ) -> None:
     poisoned[:] = [1]
-    result = train(RUN, tmp_path, habits=TrainerOptions(save_every=8, rollback=True))
+    result = train(RUN, tmp_path, options=TrainerOptions(save_every=8, rollback=True))
     assert result.ended == "finished"
     steps = [row["step"] for row in runs.rows(result.directory) if row["split"] == "train"]
     assert steps == list(range(1, 9))

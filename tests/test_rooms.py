@@ -7,10 +7,10 @@ import pytest
 
 import sortnet
 
-LIBRARY = ["errors", "limits", "files", "fusion", "blocks", "heads", "networks", "pretrained"]
-LIBRARY += ["surgery", "export", "timm"]
+LIBRARY = ["errors", "limits", "files", "patterns", "fusion", "blocks", "heads", "networks"]
+LIBRARY += ["surgery", "modelspec", "pretrained", "export", "timm"]
 LAB = ["paper", "statistics", "data", "recipes", "training", "runs", "transfer", "measure"]
-LAB += ["experiments", "claims", "report"]
+LAB += ["sequential", "compare", "sweep", "experiments", "claims", "report"]
 ROOMS = [*LIBRARY, *(f"lab.{name}" for name in LAB), "cli"]
 PACKAGE = Path(sortnet.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -1,9 +1,7 @@
 """What counts as a place where branches meet, what is said of it, and what cannot be done."""
 
 import functools
-import importlib.util
 import operator
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -12,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torchvision import models
 
-from sortnet.surgery import branch, find, sites, sortify
+from sortnet.surgery import branch, sites, sortify
 
 
 class Block(nn.Module):
@@ -142,7 +140,6 @@ class Deciding(Asking):
 
 def _mistakes() -> dict[str, tuple[Callable[[], object], str]]:
     net = models.resnet18
-    missing = importlib.util.find_spec("timm") is None
     return {
         "untraceable": (lambda: sortify(Asking()), "cannot be changed.*control flow"),
         "unrunnable": (lambda: sites(Deciding()), "Deciding could not be run on.*Tensor.item"),
@@ -158,10 +155,6 @@ def _mistakes() -> dict[str, tuple[Callable[[], object], str]]:
         "fusion": (lambda: sortify(net(), fusion="summ"), "unknown term 'summ'"),
         "gate": (lambda: sortify(net(), fusion="sum", gate="zero"), "no second-order term"),
         "scripted": (lambda: sites(torch.jit.ScriptModule()), "scripted"),
-        "source": (lambda: find("resnet18"), "unknown model 'resnet18'.*torchvision:resnet50"),
-        "name": (lambda: find("torchvision:resnet81"), "torchvision has no model.*resnet18"),
-        "network": (lambda: find("sortnet:resnet21"), "resnet20"),
-        "timm": (lambda: find("timm:resnet81"), "not installed" if missing else "resnet18"),
     }
 
 
@@ -172,9 +165,3 @@ def test_mistakes_are_one_line(name: str) -> None:
         make()
     assert "\n" not in str(error.value)
     assert len(str(error.value)) < 400
-
-
-def test_timm_need_not_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(ValueError, match=r"pip install 'sortnet\[timm\]'"):
-        find("timm:resnet18")

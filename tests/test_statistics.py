@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from sortnet.lab.claims.finding import Compared, judged
+from sortnet.lab.claims.finding import Expectation, judge
 from sortnet.lab.report import tables
 from sortnet.lab.statistics import Comparison, adjust, compare, holm, summary
 
@@ -24,8 +24,8 @@ def verdicts(differences: np.ndarray) -> list[str]:
     interval = tested.confidence_interval()
     columns = np.stack([differences.mean(-1), interval.low, interval.high, tested.pvalue], -1)
     return [
-        judged(
-            [Compared("x", Comparison(m, low, high, p, 3, p)) for m, low, high, p in case], ""
+        judge(
+            [Expectation("x", Comparison(m, low, high, p, 3, p)) for m, low, high, p in case], ""
         ).verdict
         for case in columns.tolist()
     ]
@@ -69,7 +69,7 @@ def test_few_pairs_and_equal_differences_decide_nothing(
     assert not found.lower
     assert not found.higher
     assert str(found) == text
-    assert judged([Compared("x", found)], "").verdict == "not decided"
+    assert judge([Expectation("x", found)], "").verdict == "not decided"
 
 
 def test_nothing_in_common_is_nothing_to_compare() -> None:
@@ -112,4 +112,4 @@ def test_a_large_difference_is_found_among_many() -> None:
 
 def test_the_mean_over_seeds_tells_what_did_not_converge() -> None:
     assert summary([]).mean is None
-    assert tables._figure(summary([5.0, 7.0, None])) == "6.00 ± 1.41 (1 of 3 did not converge)"
+    assert tables._number(summary([5.0, 7.0, None])) == "6.00 ± 1.41 (1 of 3 did not converge)"

@@ -29,9 +29,12 @@ from sortnet.lab.training import (
     Trainer,
     TrainerOptions,
     checkpoint,
-    joined,
+    environment,
+    first_step,
+    init_distributed,
 )
 from sortnet.lab.training.failures import first_bad_module
+from sortnet.lab.training.resume import restore, resume
 
 RECIPE = Recipe("short", (Section(0.05, 6), Section(0.005, 4)), batch=16, nesterov=True)
 RUN = Run("lenet", RECIPE)
@@ -103,10 +106,12 @@ def _take_a_step(rank: int, port: int, directory: Path) -> None:
     torch.set_num_threads(1)
     recipe = replace(RECIPE, batch=100)
     dataset = data.load("digits")
-    with joined() as world:
+    with init_distributed() as distributed:
         network = fresh(replace(RUN, recipe=recipe), dataset).double()
-        ours = Trainer(network, dataset, recipe, seed=0, directory=directory, world=world)
-        batch = next(ours._stream())
+        ours = Trainer(
+            network, dataset, recipe, seed=0, directory=directory, distributed=distributed
+        )
+        batch = next(ours.batches())
         assert len(batch.labels) == 50
         ours.step(Batch(batch.images.double(), batch.labels))
         if rank == 0:
@@ -125,7 +130,7 @@ def test_two_processes_take_the_step_of_one(tmp_path: Path) -> None:
         process.start()
     alone = trainer(tmp_path, replace(RECIPE, batch=100))
     alone.network.double()
-    batch = next(alone._stream())
+    batch = next(alone.batches())
     alone.step(Batch(batch.images.double(), batch.labels))
     for process in processes:
         process.join()
@@ -191,9 +196,9 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("poisoned")
 def test_a_fault_is_named_and_never_saved(tmp_path: Path) -> None:
-    habits = TrainerOptions(save_every=2)
-    with pytest.raises(Diverged, match="step 5 is not finite, first in the response of conv2"):
-        train(RUN, tmp_path, habits=habits)
+    options = TrainerOptions(save_every=2)
+    with pytest.raises(Diverged, match="step 5 is not finite, first in the output of conv2"):
+        train(RUN, tmp_path, options=options)
     directory = tmp_path / RUN.id
     lines = runs.examine(directory)
     assert "intact: checkpoint of step 4" in lines
@@ -208,10 +213,10 @@ def test_a_fault_is_named_and_never_saved(tmp_path: Path) -> None:
 def test_a_fault_can_be_rolled_back(tmp_path: Path) -> None:
     log = Log()
     result = train(
-        RUN, tmp_path, habits=TrainerOptions(save_every=2, rollback=True), callbacks=[log]
+        RUN, tmp_path, options=TrainerOptions(save_every=2, rollback=True), callbacks=[log]
     )
     assert result.ended == "finished"
-    assert "going back to step 4, at half the rate" in log.notes[0]
+    assert any("going back to step 4 at half the learning rate" in note for note in log.notes)
     rates = {row["step"]: row["rate"] for row in log.rows if row["split"] == "train"}
     assert rates[10] == pytest.approx(0.0025)
     rows = runs.rows(result.directory)
@@ -240,9 +245,9 @@ def first_fault(directory: Path, logit: float, **more: Any) -> str | None:  # no
     network.get_parameter("2.bias").data.zero_()[0] = logit
     recipe = replace(RECIPE, batch=1)
     ours = Trainer(network, dataset, recipe, directory=directory, **more)
-    ours.called.train()
+    ours.wrapped.train()
     try:
-        ours.step(next(ours._stream()))
+        ours.step(next(ours.batches()))
     except Diverged as error:
         return error.where
     finally:
@@ -253,33 +258,33 @@ def first_fault(directory: Path, logit: float, **more: Any) -> str | None:  # no
 def test_a_fault_of_one_dropout_mask_is_found_where_it_was(tmp_path: Path) -> None:
     """What dropout keeps is doubled, and 2e38 doubled is Inf: in about half of all steps."""
     found = [first_fault(tmp_path, 2e38, seed=seed) for seed in range(12)]
-    assert set(found) == {None, "the response of 3"}
+    assert set(found) == {None, "the output of 3"}
 
 
 def test_a_fault_of_autocast_is_found_where_it_was(tmp_path: Path) -> None:
     """3.4e38 is a number in float32, and Inf in bfloat16."""
-    assert first_fault(tmp_path, 3.4e38, seed=0, precision="bfloat16") == "the response of 2"
+    assert first_fault(tmp_path, 3.4e38, seed=0, precision="bfloat16") == "the output of 2"
 
 
 @pytest.mark.parametrize("field", ["threads", "torch", "processes", "data"])
 def test_a_changed_environment_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, field: str
 ) -> None:
-    first = trainer(tmp_path, habits=TrainerOptions(save_every=1))
-    first.step(next(first._stream()))
+    first = trainer(tmp_path, options=TrainerOptions(save_every=1))
+    first.step(next(first.batches()))
     first.save()
-    environment = Trainer.environment
-    monkeypatch.setattr(Trainer, "environment", lambda self: environment(self) | {field: "other"})
-    with pytest.raises(ValueError, match=f"was trained with {field} .*--anyway"):
-        trainer(tmp_path).resume()
-    second = trainer(tmp_path, habits=TrainerOptions(anyway=True))
-    second.resume()
+    describe = environment.describe
+    monkeypatch.setattr(environment, "describe", lambda *args: describe(*args) | {field: "other"})
+    with pytest.raises(ValueError, match=f"was trained with {field} .*--allow-mismatch"):
+        resume(trainer(tmp_path))
+    second = trainer(tmp_path, options=TrainerOptions(allow_mismatch=True))
+    resume(second)
     assert second.state.step == 1
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path: Path) -> None:
     first = trainer(tmp_path)
-    for batch, _ in zip(first._stream(), range(2), strict=False):
+    for batch, _ in zip(first.batches(), range(2), strict=False):
         first.step(batch)
         first.save()
     file = tmp_path / "checkpoints" / "step-0000002" / "model.safetensors"
@@ -288,7 +293,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path: Path) -> None:
     file.write_bytes(content)
     log = Log()
     second = trainer(tmp_path, callbacks=[log])
-    second.resume()
+    resume(second)
     assert second.state.step == 1
     assert "step-0000002/model.safetensors" in log.notes[0]
     assert "damaged" in [event["event"] for event in runs.events(tmp_path)]
@@ -296,14 +301,14 @@ def test_a_damaged_checkpoint_is_passed_over_and_named(tmp_path: Path) -> None:
 
 def test_an_older_checkpoint_has_sums_of_each_process(tmp_path: Path) -> None:
     ours = trainer(tmp_path)
-    ours.step(next(ours._stream()))
+    ours.step(next(ours.batches()))
     ours.save()
     found, _ = checkpoint.latest(ours.checkpoints)
     assert found is not None
-    ours.restore(found)
+    restore(ours, found)
     assert ours.state.sums == found.state["sums"]
     sums = [[1.0, 2.0, 3.0, 16.0], [4.0, 5.0, 6.0, 16.0]]
-    ours.restore(replace(found, state={**found.state, "sums": sums}))
+    restore(ours, replace(found, state={**found.state, "sums": sums}))
     assert ours.state.sums == [5.0, 7.0, 9.0, 32.0]
 
 
@@ -312,7 +317,7 @@ def test_half_precision_trains_resumes_exactly_and_is_no_other_precision(
     tmp_path: Path, precision: str
 ) -> None:
     run = Run("resnet20", RECIPE, "sort", precision=precision)
-    whole = train(run, tmp_path / "whole", habits=TrainerOptions(save_every=4))
+    whole = train(run, tmp_path / "whole", options=TrainerOptions(save_every=4))
     assert json.loads((whole.directory / "run.json").read_text())["run"]["precision"] == precision
     part = tmp_path / "part" / run.id
     shutil.copytree(whole.directory, part)
@@ -332,7 +337,7 @@ def test_an_overflowing_loss_scale_skips_the_step_and_is_halved(tmp_path: Path) 
     network = fresh(Run("resnet20", RECIPE, "sort"), dataset)
     ours = Trainer(network, dataset, RECIPE, seed=0, directory=tmp_path, precision="float16")
     before = {k: v.clone() for k, v in ours.network.named_parameters()}
-    batches = ours._stream()
+    batches = ours.batches()
     ours.scaler.load_state_dict({**ours.scaler.state_dict(), "scale": 2.0**40})
     ours.step(next(batches))
     assert ours.state.step == 1
@@ -343,7 +348,7 @@ def test_an_overflowing_loss_scale_skips_the_step_and_is_halved(tmp_path: Path) 
     assert ours.scaler.get_scale() == 2.0**10
     assert not torch.equal(before["conv1.weight"], ours.network.get_parameter("conv1.weight"))
     assert all(map(math.isfinite, ours.state.sums))
-    ours.metrics.touch()
+    ours.log.metrics.touch()
     ours.save()
     found, _ = checkpoint.latest(ours.checkpoints)
     assert found is not None
@@ -354,17 +359,24 @@ def test_an_overflowing_loss_scale_skips_the_step_and_is_halved(tmp_path: Path) 
         ours.step(next(batches))
 
 
-@pytest.mark.parametrize(
-    ("fusion", "mode", "told"), [("sort", "auto", 1), ("sort", "plain", 0), ("sum", "auto", 0)]
-)
 def test_a_line_says_that_the_first_step_compiles(
-    tmp_path: Path, fusion: str, mode: str, told: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = Run("resnet20", Recipe("one", (Section(0.01, 1),), batch=8), fusion)
-    log = Log()
-    with kernels.using(mode):
-        train(run, tmp_path, callbacks=[log])
-    assert len([note for note in log.notes if "compiles kernels" in note]) == told
+    """Only if kernels are used, and are not in the cache from an earlier run."""
+    monkeypatch.setattr(first_step, "_cache", lambda: tmp_path / "cache")
+
+    def is_said(fusion: str, mode: str = "auto", batch: int = 8) -> bool:
+        run = Run("resnet20", Recipe("one", (Section(0.01, 1),), batch=batch), fusion)
+        log = Log()
+        with kernels.using(mode):
+            train(run, tmp_path / str(len(list(tmp_path.iterdir()))), callbacks=[log])
+        return first_step.COMPILING in log.notes
+
+    assert not is_said("sort", "plain")
+    assert not is_said("sum")
+    assert is_said("sort")
+    assert not is_said("sort")
+    assert is_said("sort", batch=9)
 
 
 def test_a_compiled_network_trains_as_one_that_is_not(tmp_path: Path) -> None:
@@ -375,10 +387,10 @@ def test_a_compiled_network_trains_as_one_that_is_not(tmp_path: Path) -> None:
         torch._dynamo.reset()
         dataset = data.load("digits")
         network = fresh(Run("resnet20", recipe, "sort"), dataset)
-        habits = TrainerOptions(compile=compile)
-        one = Trainer(network, dataset, recipe, seed=0, directory=tmp_path, habits=habits)
+        options = TrainerOptions(compile=compile)
+        one = Trainer(network, dataset, recipe, seed=0, directory=tmp_path, options=options)
         one.network.double()  # in float32 two orders of rounding differ much after two steps
-        for batch in one._stream():
+        for batch in one.batches():
             one.step(Batch(batch.images.double(), batch.labels))
         states.append({k: v.clone() for k, v in one.network.state_dict().items()})
     torch.testing.assert_close(states[0], states[1], rtol=1e-6, atol=1e-6)
@@ -396,6 +408,5 @@ def test_first_steps_are_left_out_of_rates(monkeypatch: pytest.MonkeyPatch) -> N
         terminal.step(step, images=100)
     assert terminal.timer.median == 0.5
     lines = out.getvalue().splitlines()
-    assert "left" not in lines[0]  # nothing is known yet
-    assert "200 images/s" in lines[-1]
-    assert "0:07:5" in lines[-1]  # some 940 steps
+    assert lines[0] == "net: step 12 of 1002, 500 ms per step, 0:08:15 left"  # once it is known
+    assert "500 ms per step, 0:07:5" in lines[-1]  # some 940 steps

@@ -63,7 +63,7 @@ def test_the_protocol_is_what_it_is_by_hand(net: Path, folder: Path) -> None:
     dataset = data.load(str(folder), size=32)
     images, labels = [], []
     for split in (dataset.train, dataset.test):
-        for batch in data.evaluation(dataset, split, batch=100, workers=0):
+        for batch in data.eval_batches(dataset, split, batch=100, workers=0):
             pixels = batch.images * torch.tensor(dataset.std).view(3, 1, 1)
             pixels = pixels + torch.tensor(dataset.mean).view(3, 1, 1)
             mean, std = (torch.tensor(x).view(3, 1, 1) for x in (MEAN, STD))
@@ -120,11 +120,11 @@ def test_an_images_features_depend_on_no_other_image(
     name: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digits = data.load("digits")
-    digits = replace(digits, train=digits.train.chosen(torch.arange(90)), test=first(digits, 3))
+    digits = replace(digits, train=digits.train.subset(torch.arange(90)), test=first(digits, 3))
     network = create_model(name, 10, "sort", **options).eval()
     layers = responses.last_layers(network)
     whole = transfer.features(network, digits, layers)
-    part = replace(digits, train=digits.train.chosen(torch.arange(65)))
+    part = replace(digits, train=digits.train.subset(torch.arange(65)))
     for layer, rows in transfer.features(network, part, layers).items():
         assert torch.equal(rows[:65], whole[layer][:65])
         assert torch.equal(rows[65:], whole[layer][90:])
@@ -135,7 +135,7 @@ def test_an_images_features_depend_on_no_other_image(
 
 
 def first(digits: data.Dataset, count: int) -> data.Split:
-    return digits.test.chosen(torch.arange(count))
+    return digits.test.subset(torch.arange(count))
 
 
 def test_layers_without_a_choice_are_the_papers() -> None:
@@ -176,7 +176,7 @@ def test_features_are_kept_and_made_again(
         net = saved(tmp_path / "net", fusion, seed)
         loaded = responses.Source.of(net, "digits", "data", ("pool3", "fc4")[: len(layers)])
         digits = data.load("digits")
-        few = replace(digits, train=digits.train.chosen(torch.arange(5)), test=first(digits, 4))
+        few = replace(digits, train=digits.train.subset(torch.arange(5)), test=first(digits, 4))
         return replace(loaded, dataset=replace(few, mean=MEAN, std=STD)).features(None, None)
 
     layers = ["pool3"]

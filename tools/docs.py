@@ -9,44 +9,50 @@ from sortnet import files
 from sortnet.errors import UsageError
 from sortnet.lab.experiments import results
 from sortnet.lab.experiments.sizes import size
-from sortnet.lab.report import benchmark_tables as cost
-from sortnet.lab.report import claims_table as verdicts
-from sortnet.lab.report import figures, tables
-from sortnet.lab.report import learning_curves as learning
-from tools import cards as card
-from tools import chaos_table as chaos
-from tools import oracle_table as correctness
-from tools import scale_table as scale
-from tools import survey_table as any_model
+from sortnet.lab.report import (
+    benchmark_tables,
+    claims_table,
+    figures,
+    learning_curves,
+    tables,
+)
+from tools import cards, small_tables, survey_table
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
-    "cost": ("docs/cost.md", "cost.json", cost.markdown),
-    "cost-compiled": ("docs/cost.md", "cost-compiled.json", cost.markdown),
-    "models": ("docs/any-model.md", "models.json", any_model.markdown),
-    "scale": ("docs/scale.md", "scale.json", scale.markdown),
-    "summary": ("README.md", "cost.json", cost.summary),
+    "cost": ("docs/cost.md", "cost.json", benchmark_tables.markdown),
+    "cost-compiled": ("docs/cost.md", "cost-compiled.json", benchmark_tables.markdown),
+    "cost-bfloat16": ("docs/cost.md", "cost-bfloat16.json", benchmark_tables.markdown),
+    "against-pytorch": (
+        "docs/cost.md",
+        "against-pytorch.json",
+        benchmark_tables.against_pytorch,
+    ),
+    "models": ("docs/any-model.md", "models.json", survey_table.markdown),
+    "scale": ("docs/scale.md", "scale.json", small_tables.scale),
+    "summary": ("README.md", "cost.json", benchmark_tables.summary),
     "accuracy": ("README.md", "recipes", tables.brief),
     "recipes": ("docs/results.md", "recipes", tables.markdown),
-    "table1": ("docs/results.md", "table1", tables.so_far),
-    "table2": ("docs/results.md", "table2", tables.so_far),
-    "bilinear": ("docs/results.md", "bilinear", tables.so_far),
+    "table1": ("docs/results.md", "table1", tables.completed),
+    "table2": ("docs/results.md", "table2", tables.completed),
+    "bilinear": ("docs/results.md", "bilinear", tables.completed),
     "attempts": ("docs/results.md", "attempts", tables.markdown),
-    "styles": ("docs/results.md", "styles", tables.so_far),
-    "depth": ("docs/results.md", "depth", tables.so_far),
-    "roots": ("docs/results.md", "roots", tables.so_far),
-    "correctness": ("docs/correctness.md", "correctness.json", correctness.markdown),
-    "chaos": ("docs/reliability.md", "chaos.json", chaos.markdown),
-    "claims": ("docs/claims.md", "claims.json", verdicts.markdown),
+    "styles": ("docs/results.md", "styles", tables.completed),
+    "depth": ("docs/results.md", "depth", tables.completed),
+    "roots": ("docs/results.md", "roots", tables.completed),
+    "precision": ("docs/results.md", "precision", tables.markdown),
+    "correctness": ("docs/correctness.md", "correctness.json", small_tables.oracle),
+    "chaos": ("docs/reliability.md", "chaos.json", small_tables.chaos),
+    "claims": ("docs/claims.md", "claims.json", claims_table.markdown),
     "rates": ("docs/deviations.md", "rates", tables.markdown),
 }
 """By name: the page, a file in `results/` or an experiment, and what makes the one's part of the
 other."""
 
 FIGURES: dict[str, tuple[str, Callable[[Any, Path], list[Path]]]] = {
-    "cost": ("cost.json", cost.figure),
+    "cost": ("cost.json", benchmark_tables.figure),
     "growth": ("growth.json", figures.growth),
-    "curves": ("recipes", learning.curves),
+    "curves": ("recipes", learning_curves.curves),
 }
 """By name in `docs/`: what is drawn, and what draws it."""
 
@@ -84,7 +90,7 @@ def main() -> None:
     for name in FIGURES:
         draw(name, ROOT / "docs" / name)
     figures.modules(ROOT / "docs/modules")
-    card.write()
+    cards.write()
 
 
 if __name__ == "__main__":

@@ -17,9 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sortnet import modelspec
 from sortnet.fusion import kernels
 from sortnet.lab.measure import saved_bytes
-from sortnet.surgery import find, sites, sortify
+from sortnet.surgery import sites, sortify
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Case:
     """A model to convert.
 
     Attributes:
-        name: As `find` takes it.
+        name: As `sortnet.modelspec.create` takes it.
         places: How many places it should have.
         why: What that number is made of, or why there are none.
         side: Of the images it is run on; small ones where the model allows it.
@@ -151,7 +152,7 @@ class Outcome:
 def examine(case: Case) -> Outcome:
     """Convert a model and compare it with itself."""
     torch.manual_seed(0)
-    model = find(case.name)
+    model = modelspec.create(case.name)
     images = torch.randn(2, 3, case.side, case.side)
     found = sites(model, images)
     problems = {site.name: site.problem for site in found if site.problem}

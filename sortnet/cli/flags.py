@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from sortnet import limits
-from sortnet.errors import user_input
+from sortnet.errors import UsageError, user_input
 
 if TYPE_CHECKING:
     from sortnet.lab.recipes import Recipe
@@ -66,65 +66,81 @@ class Choice:
 
 @dataclass(frozen=True)
 class Schedule:
-    """How it is trained: a recipe, and what is to be different from it."""
+    """A recipe, and changes to it."""
 
     recipe: str | None = None
-    """lenet, bignet, resnet, gated, xu, wrn, alexnet, bvlc or imagenet-resnet; the network's own
-    without it."""
+    """lenet, bignet, resnet, gated, xu, wrn, alexnet, bvlc or imagenet-resnet; by default the
+    network's own."""
     scale: float = 1.0
-    """How long, relative to the paper's schedule: 0.1 is a tenth of each section."""
+    """Length of training relative to the paper's schedule: 0.1 is a tenth of it."""
+    steps: int | None = None
+    """Length of training in steps, instead of --scale."""
+    epochs: float | None = None
+    """Length of training in epochs, instead of --scale."""
     rate: float | None = None
-    """The first section's learning rate; the others keep their ratio to it."""
+    """Initial learning rate; later ones keep their ratio to it."""
     batch: int | None = None
-    """Images in a step, over all processes."""
+    """Images per step, over all processes."""
     decay: float | None = None
     """Weight decay."""
     warm_up: int | None = None
     """Steps over which the learning rate rises from zero."""
     clip: float | None = None
-    """The largest norm of the gradient."""
+    """Largest norm of the gradient."""
     precision: Precision = "auto"
-    """What convolutions compute in; auto: bfloat16 where the hardware has it, else float32."""
+    """Dtype of convolutions; auto: bfloat16 if the hardware has it, else float32."""
+
+    def __post_init__(self) -> None:
+        limits.check_given(steps=self.steps, epochs=self.epochs)
+        if (self.scale != 1) + (self.steps is not None) + (self.epochs is not None) > 1:
+            raise UsageError("--scale, --steps and --epochs exclude each other: give one of them")
 
     def build(self, network: str) -> "Recipe":
-        """The recipe that is asked for."""
-        from sortnet.lab.recipes import recipe
+        """Return the recipe; `for_epochs` applies ``--epochs`` once the data are known."""
+        from sortnet.lab.recipes import default_recipe, recipe
 
-        base = recipe(self.recipe or network)
+        base = recipe(self.recipe) if self.recipe else default_recipe(network)
         given: dict[str, Any] = {"batch": self.batch, "decay": self.decay}
         given |= {"warm_up": self.warm_up, "clip": self.clip}
         base = replace(base, **{name: v for name, v in given.items() if v is not None})
         if self.rate is not None:
-            base = base.rated(self.rate)
+            base = base.with_learning_rate(self.rate)
+        if self.steps is not None:
+            return base.with_steps(self.steps)
         return base if self.scale == 1 else base.scaled(self.scale)
+
+    def for_epochs(self, recipe: "Recipe", images: int) -> "Recipe":
+        """Return the recipe with the length that ``--epochs`` gives on so many images."""
+        assert self.epochs is not None
+        return recipe.with_steps(max(1, round(self.epochs * images / recipe.batch)))
 
 
 @dataclass(frozen=True)
 class Keeping:
-    """How a run is kept and watched."""
+    """Directories, checkpoints and device of a run."""
 
     out: Path = Path("runs")
-    """The directory of all runs."""
+    """Directory of all runs."""
     root: Path = Path("data")
-    """The directory of all data sets."""
+    """Directory of all datasets."""
     save_every: int | None = None
-    """Steps between two checkpoints."""
+    """Steps between checkpoints."""
     keep: int = 2
-    """How many of the newest checkpoints are kept; the best one is kept as well."""
+    """Number of recent checkpoints to keep, besides the best one."""
     on_nonfinite: Literal["stop", "rollback"] = "stop"
-    """What is done about a loss or gradient that is not finite."""
-    anyway: bool = False
-    """Resume even where threads, versions, processes or data have changed."""
+    """What to do when loss or gradient become NaN or Inf."""
+    allow_mismatch: bool = False
+    """Resume even if threads, versions, processes or data have changed."""
     resume_from: int | None = None
-    """Resume from the checkpoint of this step, and set newer ones aside."""
+    """Resume from the checkpoint of this step; newer ones are set aside."""
     compile: Literal["auto", "on", "off"] = "auto"
-    """Compile the network; auto does so on a GPU where it pays."""
+    """Compile the network; auto: on a GPU, for long runs."""
     device: Device = "auto"
-    """Where to train; auto: the accelerator if there is one, else the CPU."""
+    """Device to train on; auto: the accelerator if there is one, else the CPU."""
     threads: int | None = None
-    """How many cores to use; as many as there are without it."""
+    """CPU threads; by default one per core."""
     tensorboard: bool = False
-    """Write the metrics for TensorBoard, too."""
+    """Also write the metrics for TensorBoard."""
 
 
 Chosen = Annotated[Choice, tyro.conf.arg(name="")]

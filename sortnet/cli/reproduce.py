@@ -3,12 +3,16 @@
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from sortnet import limits
 from sortnet.cli.flags import Device, Directory, Precision, tune
+from sortnet.cli.grid import Grid, Trained, shown
+
+if TYPE_CHECKING:
+    from sortnet.lab.experiments.results import ExperimentResults
 
 Size = Literal["smoke", "mini", "paper"]
 SMOKE_COST = ("lenet", "resnet20")
@@ -22,47 +26,43 @@ def reproduce(
     seeds: int | None = None,
     data: Path = Path("data"),
     out: Path = Path("runs"),
-    processes: int | None = None,
     only: str = "*",
-    shard: str | None = None,
-    print_commands: bool = False,
     results: Path | None = None,
     precision: Precision = "auto",
     device: Device = "auto",
+    grid: Trained = Grid(),  # noqa: B008
 ) -> None:
     """Train what a table or figure of the paper needs, and print it beside the paper's numbers.
 
     $ sortnet reproduce table1
     $ sortnet reproduce table2 --size mini --seeds 3 --data data --results results
     $ sortnet reproduce table1 --size mini --only "cifar10/lenet*"
-    $ sortnet reproduce table2 --size paper --shard 3/8
-    $ sortnet reproduce table3 --size paper --print-commands > commands.txt
+    $ sortnet reproduce table3 --size paper --on slurm --partition gpu --gpus 8 --cpus 64
+
+    Running the same command again resumes what was stopped, and on SLURM follows what is queued.
 
     Args:
         experiment: table1, table2, table3, table4, figures, bilinear or cost; recipes, attempts,
             depth, roots, styles or rates, which are ours.
         size: smoke: seconds a run, on scikit-learn's digits. mini: the real data, a part of the
             schedule. paper: the paper's schedule.
-        seeds: How many runs of each kind; as many as the size has without it.
-        data: The directory of all data sets.
+        seeds: How many runs of each kind; by default those of the size.
+        data: The directory of all datasets.
         out: The directory of all runs; those that have ended are not trained again.
-        processes: How many runs are trained side by side; one for each core without it.
         only: A pattern of the runs to train, by the names of their directories.
-        shard: 3/8 trains the third of eight parts.
-        print_commands: Print one command for each run, for a cluster, and train nothing.
-        results: A directory in which a JSON file of each run that has ended is kept; what is there
-            already is not trained again.
+        results: A directory with one JSON file for each run that has ended; runs with a file are
+            not trained again.
         precision: What convolutions compute in; auto: bfloat16 where the hardware has it.
         device: Where networks run; auto: the accelerator if there is one.
+        grid: Where to train.
     """
     from rich.console import Console
     from rich.markdown import Markdown
-    from rich.progress import Progress, TextColumn
 
-    from sortnet.lab.experiments import sweep
+    from sortnet.lab.experiments import reproduction
     from sortnet.lab.report import tables
 
-    limits.check_given(seeds=seeds, processes=processes)
+    limits.check_given(seeds=seeds)
     if experiment == "cost":
         from sortnet.cli.models import bench
 
@@ -77,26 +77,18 @@ def reproduce(
             device=device,
         )
         return
-    todo = sweep.plan(experiment, size, seeds, data, out, shard, results, only, precision, device)
-    if print_commands:
-        print(sweep.commands(todo))
+    todo = reproduction.plan(experiment, size, seeds, data, out, results, only, precision, device)
+    if grid.canceled(todo.runs, out):
         return
-    console = Console(file=sys.stderr)
-    with Progress(TextColumn("{task.description}"), console=console, transient=True) as progress:
-        bar = progress.add_task("")
-
-        def show(state: sweep.Progress) -> None:
-            if state.news:
-                console.print(state.news, highlight=False, markup=False)
-            progress.update(bar, description=str(state))
-
-        stored = sweep.reproduce(todo, processes, show)
+    engine = grid.engine(out)
+    with shown() as show:
+        stored = reproduction.reproduce(todo, engine, show)
     Console().print(Markdown(tables.markdown(stored)))
     if experiment == "figures":
         _draw(stored, out / "figures")
 
 
-def _draw(stored: dict[str, Any], folder: Path) -> None:
+def _draw(results: "ExperimentResults", folder: Path) -> None:
     """Draw Figures 1 to 4, and what the paper says of gradients and has no figure for.
 
     What was measured for a figure is written beside it.
@@ -111,7 +103,7 @@ def _draw(stored: dict[str, Any], folder: Path) -> None:
     tune()
     with Console(file=sys.stderr).status("drawing") as status:
         drawn = [*figures.modules(folder / "modules"), *figures.surfaces(folder / "surfaces")]
-        drawn += learning.curves(stored, folder / "curves")
+        drawn += learning.curves(results, folder / "curves")
         for name in ("correlation", "activity", "growth"):
             status.update(f"measuring for {name}")
             found = getattr(measured, name)()

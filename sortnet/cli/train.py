@@ -1,6 +1,7 @@
 """Commands that train networks and use them: demo, train, eval, predict, data, doctor, export."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,10 +12,14 @@ from sortnet.cli.flags import Chosen, Device, Directory, Kept, Scheduled, tune
 from sortnet.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sortnet.lab.training import Callback
 
 SHIPPED = "resnet20-sort-cifar10"
-"""The network that comes with sortnet and is used where none is named."""
+"""The shipped network, used if none is given."""
+PREDICT_BATCH = 64
+"""Images that are classified at a time."""
 
 
 def train(
@@ -30,32 +35,32 @@ def train(
     freeze: tuple[str, ...] = (),
     name: str = "",
 ) -> None:
-    """Train a network; the same command goes on with a run that was stopped.
+    """Train a network, or resume a run that was stopped.
 
     $ sortnet train lenet --branched --fusion sort --scale 0.01
-    $ sortnet train resnet20 --fusion sort --data cifar10 --scale 0.1 --validation 5000
+    $ sortnet train resnet20 --fusion sort --data cifar10 --epochs 13 --validation 5000
     $ sortnet train resnet18 --data path/to/images --init runs/pets/resnet18/seed0 --rate 0.01
     $ torchrun --nproc-per-node=8 -m sortnet train resnet50 --data imagenet
 
     Args:
-        choice: Which network.
-        schedule: How it is trained.
-        keeping: How the run is kept.
-        data: A data set's name (digits needs no download), or the path of an image folder.
-        seed: Of weights, order, augmentation and dropout.
-        validation: How many training images are held out, to look at in between.
-        evaluations: How many times they are looked at.
-        preprocess: Of svhn: lcn, lcn-pylearn2 or none.
-        init: A run, a directory or a safetensors file whose weights are the first ones.
-        freeze: Patterns of the weights that are not trained, such as 'layer[12].*'.
-        name: Tells this run from others of the same network, data and seed.
+        choice: The network.
+        schedule: The recipe, and changes to it.
+        keeping: Directories, checkpoints and device.
+        data: Name of a dataset (digits needs no download), or path of an image folder.
+        seed: Seed of weights, image order, augmentation and dropout.
+        validation: Number of training images to hold out for validation.
+        evaluations: Number of evaluations on the validation images.
+        preprocess: For svhn: lcn, lcn-pylearn2 or none.
+        init: A run, a directory or a safetensors file with the initial weights.
+        freeze: Weights not to train: globs or regular expressions, such as 'layer[12].*'.
+        name: Suffix of the run's directory, to tell it from similar runs.
     """
     from sortnet.lab import runs
     from sortnet.lab.training import TrainerOptions, resolve_precision
 
     limits.check_given(threads=keeping.threads)
     if choice.classes is not None:
-        raise UsageError("--classes is not for training: the data say how many there are")
+        raise UsageError("--classes is not for training: the dataset has its number of classes")
     run = runs.Run(
         choice.network,
         schedule.build(choice.network),
@@ -71,36 +76,45 @@ def train(
         resolve_precision(schedule.precision, keeping.device),
         name,
     )
-    habits = TrainerOptions(
+    if schedule.epochs is not None:
+        images = len(run.load(keeping.root).train)
+        run = replace(run, recipe=schedule.for_epochs(run.recipe, images))
+    options = TrainerOptions(
         keeping.save_every,
         keeping.keep,
         keeping.on_nonfinite == "rollback",
-        keeping.anyway,
+        keeping.allow_mismatch,
         keeping.compile,
         keeping.device,
         keeping.resume_from,
     )
     tune(keeping.threads)
     directory = keeping.out / run.id
-    known = _finished(directory)
+    known = _is_finished(directory)
     callbacks = [] if known else _callbacks(directory, keeping.tensorboard)
-    result = runs.train(run, keeping.out, keeping.root, habits=habits, callbacks=callbacks)
+    result = runs.train(run, keeping.out, keeping.root, options=options, callbacks=callbacks)
     if result.ended == "diverged":
         raise UsageError(
-            f"{directory} diverged at step {result.steps}, in {result.where}; it would do so"
-            " again: go on with --on-nonfinite rollback, or choose another --name and --warm-up,"
-            " --clip or --rate"
+            f"{directory} diverged at step {result.steps}, in {result.where}; the same command"
+            " would diverge again: add --on-nonfinite rollback, or choose another --name with"
+            " --warm-up, --clip or a smaller --rate"
         )
+    before = ", as trained before" if known else ""
     print(
-        f"{run.title} on {run.data}: test error {result.error:.2f} %, top-5"
-        f" {result.test['error5']:.2f} %, after {result.steps:,} steps in"
-        f" {result.seconds:.0f} s{', as trained before' if known else ''}"
+        f"{run.title} on {Path(run.data).name}: test {_errors(result.test)}, after"
+        f" {result.steps:,} steps in {result.seconds:.0f} s{before}"
     )
     print(directory)
 
 
-def _finished(directory: Path) -> bool:
-    """Whether a run has finished; a damaged result is none, and training says so."""
+def _errors(figures: "Mapping[str, float]") -> str:
+    """Format the errors of an evaluation; top-5 is missing with five classes or fewer."""
+    top5 = f", top-5 {figures['error5']:.2f} %" if "error5" in figures else ""
+    return f"error {figures['error']:.2f} %{top5}"
+
+
+def _is_finished(directory: Path) -> bool:
+    """Return True if a run has an intact result; training reports a damaged one."""
     from sortnet.lab import runs
 
     try:
@@ -127,71 +141,78 @@ def eval_(
     split: Literal["test", "validation", "train"] = "test",
     device: Device = "auto",
 ) -> None:
-    """Measure the errors of a run's network.
+    """Evaluate the network of a run.
 
     $ sortnet eval resnet20-cifar10 --root data
     $ sortnet eval runs/cifar10/resnet20-sort/seed0
 
     Args:
-        run: A run's directory, or one with a saved network, or the name of a network that comes
-            with sortnet.
-        data: On other data with the same classes.
-        root: The directory of all data sets.
-        split: Which images.
-        device: Where the network runs; auto: the accelerator if there is one.
+        run: Directory of a run or of a saved network, or the name of a shipped network.
+        data: Another dataset with the same classes.
+        root: Directory of all datasets.
+        split: Split to evaluate on.
+        device: Device of the network; auto: the accelerator if there is one.
     """
     from sortnet.lab import runs
 
     tune()
     title, scores = runs.evaluate(run, root, data=data, split=split, device=device)
     print(
-        f"{title}: {split} error {scores.error:.2f} %, top-5 {scores.error5:.2f} %,"
-        f" loss {scores.loss:.4f}, {scores.images:,} images"
+        f"{title}: {split} {_errors(scores.errors())}, loss {scores.loss:.4f},"
+        f" {scores.images:,} images"
     )
 
 
 def predict(
     images: Annotated[
-        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN] IMAGE ...")
+        tuple[Path, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[RUN] IMAGE|FOLDER ...")
     ],
     /,
     top: int = 3,
     device: Device = "auto",
 ) -> None:
-    """Say what is in some pictures, with probabilities.
+    """Classify images.
 
     $ sortnet predict photo.jpg
-    $ sortnet predict runs/cifar10/resnet20-sort/seed0 photo.jpg other.png
+    $ sortnet predict runs/cifar10/resnet20-sort/seed0 photo.jpg folder/of/images
 
     Args:
-        images: Ordinary image files; before them, if it is not to be resnet20-sort-cifar10, a
-            run's directory, one with a saved network, or a name out of `sortnet list`.
-        top: How many classes to name for each.
-        device: Where the network runs; auto: the accelerator if there is one.
+        images: Image files, or folders of them. A run, a saved network or a name from `sortnet
+            list` may come first; the default is resnet20-sort-cifar10.
+        top: Number of classes to print for each image.
+        device: Device of the network; auto: the accelerator if there is one.
     """
     from sortnet import pretrained
     from sortnet.lab import runs
-    from sortnet.lab.data import read_image
+    from sortnet.lab.data import find_images, read_image
     from sortnet.lab.training import resolve_device
 
     limits.check(top=top)
-    chosen = resolve_device(device)
+    target = resolve_device(device)
     run = Path(SHIPPED)
-    if images and (images[0].is_dir() or str(images[0]) in pretrained.names()):
+    if images and _is_network(images[0]):
         run, *rest = images
         images = tuple(rest)
-    if not images:
-        raise UsageError("no image given; sortnet predict [RUN] IMAGE ...")
-    pictures = [read_image(path) for path in images]
+    paths = [path for given in images for path in find_images(given)]
+    if not paths:
+        raise UsageError("no image given; sortnet predict [RUN] IMAGE|FOLDER ...")
     network, config = runs.load(run)
-    rows = pretrained.classify(network.to(chosen), config, pictures)
-    for path, row in zip(images, rows, strict=True):
-        values, indices = row.topk(min(top, len(config.classes)))
-        named = [
-            f"{config.classes[i]} {100 * p:.1f} %"
-            for p, i in zip(values.tolist(), indices.tolist(), strict=True)
-        ]
-        print(f"{path}: {', '.join(named)}")
+    network = network.to(target)
+    for begin in range(0, len(paths), PREDICT_BATCH):
+        some = paths[begin : begin + PREDICT_BATCH]
+        rows = pretrained.classify(network, config, [read_image(path) for path in some])
+        for path, row in zip(some, rows, strict=True):
+            values, indices = row.topk(min(top, len(config.classes)))
+            pairs = zip(values.tolist(), indices.tolist(), strict=True)
+            print(f"{path}: {', '.join(f'{config.classes[i]} {100 * p:.1f} %' for p, i in pairs)}")
+
+
+def _is_network(path: Path) -> bool:
+    """Return True for a run, a saved network or the name of a shipped one."""
+    from sortnet import pretrained
+
+    files = ("run.json", pretrained.CONFIG)
+    return str(path) in pretrained.names() or any((path / name).is_file() for name in files)
 
 
 def data(
@@ -200,21 +221,21 @@ def data(
     /,
     root: Path = Path("data"),
 ) -> None:
-    """Download a data set from its official source, or verify one.
+    """Download a dataset from its official source, or check one.
 
     $ sortnet data get cifar10
     $ sortnet data check cifar10
     $ sortnet data check path/to/images
 
     Args:
-        action: get; or check, which lists every bad file.
+        action: get, or check, which lists every bad file.
         name: cifar10, cifar100, svhn or caltech256; for check also imagenet or a path.
-        root: The directory of all data sets.
+        root: Directory of all datasets.
     """
     from rich.console import Console
     from rich.progress import DownloadColumn, Progress
 
-    from sortnet.lab import data as room
+    from sortnet.lab import data as datasets
 
     unit = [DownloadColumn()] if action == "get" else []
     columns = [*Progress.get_default_columns(), *unit]
@@ -225,26 +246,26 @@ def data(
             progress.update(bar, description=what, completed=done, total=total or None)
 
         if action == "get":
-            where = room.get(name, root, show=show)
+            where = datasets.get(name, root, on_progress=show)
         else:
-            problems = room.check(name, root, show=show)
+            problems = datasets.check(name, root, on_progress=show)
     if action == "get":
         print(f"{name} is in {where}")
     elif problems:
         for problem in problems:
             print(f"{problem.path}: {problem.reason}")
-        raise OSError(f"{name}: {len(problems)} bad files")
+        raise OSError(f"{name}: {len(problems)} problem{'s' * (len(problems) != 1)}")
     else:
         print(f"{name} is complete and intact")
 
 
 def doctor(run: Directory, /) -> None:
-    """Say what of a run is intact, and where it would go on.
+    """Check the files of a run, and say where it would resume.
 
     $ sortnet doctor runs/cifar10/resnet20-sort/seed0
 
     Args:
-        run: Its directory.
+        run: Directory of the run.
     """
     from sortnet.lab import runs
 

@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from sortnet.fusion import EPS, Fusion
 from sortnet.networks import FusionLike
 from sortnet.surgery.branch import branch
-from sortnet.surgery.find import find
 from sortnet.surgery.fused_add import Moved
 from sortnet.surgery.rewire import rewire
 from sortnet.surgery.site import Site, chosen
 from sortnet.surgery.survey import Place, copied, survey
 
-__all__ = ["Site", "branch", "find", "sites", "sortify"]
+__all__ = ["Site", "branch", "sites", "sortify"]
 
 Example = Tensor | Sequence[Any]
 

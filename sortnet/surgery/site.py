@@ -1,11 +1,11 @@
 """A place where two branches meet, and how places are chosen."""
 
 import difflib
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Protocol, TypeVar
+
+from sortnet.patterns import matches
 
 
 @dataclass(frozen=True)
@@ -94,13 +94,7 @@ def chosen(places: Sequence[T], where: str | Callable[[T], bool] | None) -> list
 
 
 def _matches(pattern: str, place: Named) -> bool:
-    names = {place.path, place.name}
-    if any(fnmatchcase(name, pattern) for name in names):
-        return True
-    try:
-        return any(re.fullmatch(pattern, name) for name in names)
-    except re.error:  # it was meant as a glob, *.attn for one
-        return False
+    return any(matches(pattern, name) for name in {place.path, place.name})
 
 
 def listed(places: Sequence[Named], most: int = 8) -> str:

@@ -11,14 +11,23 @@ import torch
 from sortnet import files
 from sortnet.errors import UsageError
 from sortnet.lab import paper
-from sortnet.lab.claims.checks import CHECKS, Context
+from sortnet.lab.claims import accuracy, backprop, equations, time_and_memory, training_curves
+from sortnet.lab.claims.finding import Check, Context
 from sortnet.lab.experiments import results
 from sortnet.lab.experiments.definitions import EXPERIMENTS
 from sortnet.lab.experiments.sizes import SIZES, size
 from sortnet.lab.training.hardware import PRECISIONS
 
 SEEDS = 10
-"""As many seeds are looked for among the runs."""
+"""Seeds that are searched for among the runs."""
+CHECKS: dict[str, Check] = {
+    **equations.CHECKS,
+    **time_and_memory.CHECKS,
+    **backprop.CHECKS,
+    **accuracy.CHECKS,
+    **training_curves.CHECKS,
+}
+"""By the claim's name."""
 
 
 @dataclass(frozen=True)
@@ -90,13 +99,13 @@ def selected(only: Sequence[str]) -> list[paper.Claim]:
     return [c for c in paper.CLAIMS if not only or any(fnmatch(c.name, p) for p in only)]
 
 
-def known(*places: Path) -> Iterator[results.Stored]:
+def known(*places: Path) -> Iterator[results.ExperimentResults]:
     """All results of experiments that there are, of any size but smoke."""
     sizes = [name for name in SIZES if name != "smoke"]
     for size_, precision in itertools.product(sizes, PRECISIONS):
         for name in EXPERIMENTS:
             found = results.collect(name, size(size_, precision), SEEDS, *places)
-            if found["runs"]:
+            if found.records:
                 yield found
 
 

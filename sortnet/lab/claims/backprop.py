@@ -1,71 +1,15 @@
 """Claims about gradients: how they shatter with depth, how exactly they are computed."""
 
-from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from sortnet.fusion import kernels
-from sortnet.lab import data
-from sortnet.lab.claims.finding import Check, Compared, Context, Finding, judged
-from sortnet.lab.measure.gradients import gradient_correlation, rounding_error
+from sortnet.lab.claims.finding import Check, Context, Expectation, Finding, judge
+from sortnet.lab.experiments.figure_data import DEPTHS, correlations, digits
+from sortnet.lab.measure.gradients import rounding_error
 from sortnet.lab.statistics import compare
 from sortnet.networks import create_model, display
-
-DEPTHS = ("resnet20", "resnet32", "resnet56")
-LAGS = tuple(range(1, 17))
-"""In steps of a line of 64: what is 1 to 16 of them apart."""
-POINTS = 64
-CALIBRATION = 24
-
-
-@cache
-def digits(count: int = 100) -> tuple[Tensor, Tensor]:
-    """Embedded images, ready for a network."""
-    dataset = data.load("digits")
-    batch = next(data.evaluation(dataset, dataset.test, batch=count))
-    return batch.images, batch.labels
-
-
-@dataclass(frozen=True)
-class Correlation:
-    """The autocorrelation of input gradients in one network.
-
-    Attributes:
-        network: Its name.
-        fusion: ``sum`` or ``sort``.
-        by_seed: One row for each seed, one column for each of `LAGS`.
-    """
-
-    network: str
-    fusion: str
-    by_seed: tuple[tuple[float, ...], ...]
-
-    @property
-    def mean(self) -> dict[int, float | None]:
-        """Over all lags, by seed."""
-        return {seed: sum(row) / len(row) for seed, row in enumerate(self.by_seed)}
-
-
-@cache
-def correlations(seeds: int) -> tuple[Correlation, ...]:
-    """Residual networks of each depth at their first weights, along a line between two digits."""
-    images, _ = digits()
-    found = []
-    with kernels.using("plain"):  # no kernel is worth its compilation for one pass
-        for network in DEPTHS:
-            for fusion in ("sum", "sort"):
-                rows = []
-                for seed in range(seeds):
-                    torch.manual_seed(seed)
-                    made = create_model(network, 10, fusion)
-                    pair = images[2 * seed : 2 * seed + CALIBRATION]
-                    values = gradient_correlation(made, pair, LAGS, POINTS, seed)
-                    rows.append(tuple(values.tolist()))
-                found.append(Correlation(network, fusion, tuple(rows)))
-    return tuple(found)
 
 
 def shattered(context: Context) -> Finding:
@@ -75,10 +19,10 @@ def shattered(context: Context) -> Finding:
     compared, levels = [], []
     for network in DEPTHS:
         second, plain = by_name[network, "sort"].mean, by_name[network, "sum"].mean
-        compared.append(Compared(display(network), compare(second, plain), expected=1))
+        compared.append(Expectation(display(network), compare(second, plain), expected=1))
         levels.append("/".join(f"{_mean(mean):.2f}" for mean in (plain, second)))
     note = f"means with sum/SORT {', '.join(levels)}, at first weights, on digits"
-    return judged(compared, note)
+    return judge(compared, note)
 
 
 def _mean(by_seed: dict[int, float | None]) -> float:
@@ -101,8 +45,8 @@ def steadier(context: Context) -> Finding:
                     error = torch.tensor(rounding_error(made, images, labels))
                 by_seed[seed] = float(error.log10())
         title = display(network, branched=bool(options))
-        compared.append(Compared(title, compare(errors["sort"], errors["sum"])))
-    return judged(compared, "log10 of the relative error in float32, at first weights, on digits")
+        compared.append(Expectation(title, compare(errors["sort"], errors["sum"])))
+    return judge(compared, "log10 of the relative error in float32, at first weights, on digits")
 
 
 CHECKS: dict[str, Check] = {"shattered-gradients": shattered, "steadier-gradients": steadier}

@@ -1,19 +1,22 @@
-"""What a check is given, and what it gives."""
+"""What a check is given, what it returns, and how comparisons decide a claim."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from sortnet.lab.experiments.results import Stored
+from sortnet.lab.experiments.results import ExperimentResults
 from sortnet.lab.experiments.sizes import SIZES
-from sortnet.lab.statistics import Comparison, adjust
+from sortnet.lab.statistics import Comparison, adjust, compare
 
 HOLDS, FAILS, OPEN = "holds", "does not hold", "not decided"
+
+Values = Mapping[int, float | None]
+"""A metric by seed; None for a run that did not converge."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check found.
+    """The outcome of a check.
 
     Attributes:
         verdict: ``holds``, ``does not hold`` or ``not decided``.
@@ -25,7 +28,7 @@ class Finding:
 
 
 def finding(holds: bool, figures: str) -> Finding:
-    """A finding that is decided."""
+    """Return a finding that is decided."""
     return Finding(HOLDS if holds else FAILS, figures)
 
 
@@ -34,49 +37,41 @@ class Context:
     """What a check may use.
 
     Attributes:
-        size: How much is measured: at ``smoke`` little.
-        root: The directory of all data.
-        results: Of experiments, whatever there is.
+        size: How much is measured: little at ``smoke``.
+        root: The directory of all data sets.
+        results: The results of experiments that exist.
     """
 
     size: str
     root: Path = Path("data")
-    results: Sequence[Stored] = field(default_factory=tuple)
+    results: Sequence[ExperimentResults] = field(default_factory=tuple)
 
     @property
     def brief(self) -> bool:
-        """Whether it has to be done in minutes."""
+        """Whether all checks together may take minutes only."""
         return self.size == "smoke"
 
-    def best(self, name: str) -> Stored | None:
-        """The results of an experiment nearest to the paper's; a smoke test's decide nothing."""
+    def best(self, name: str) -> ExperimentResults | None:
+        """Return an experiment's results nearest to the paper's schedule; never smoke results."""
         order = list(SIZES)
-        known = [r for r in self.results if r["experiment"] == name and r["size"] != "smoke"]
-        known = [r for r in known if r["runs"]]
-        rank = lambda r: (order.index(r["size"]), len(r["runs"]))  # noqa: E731
-        return max(known, key=rank, default=None)
-
-
-def source(stored: Stored) -> str:
-    """Which results these are: experiment, size, and the precision if it is not float32."""
-    precision = stored.get("precision", "float32")
-    text = f"{stored['experiment']}, size {stored['size']}"
-    return text if precision == "float32" else f"{text}, {precision}"
+        known = [r for r in self.results if r.experiment.name == name and r.size.name != "smoke"]
+        rank = lambda r: (order.index(r.size.name), len(r.records))  # noqa: E731
+        return max((r for r in known if r.records), key=rank, default=None)
 
 
 Check = Callable[[Context], Finding]
 
 
 @dataclass(frozen=True)
-class Compared:
-    """One comparison out of several that a claim rests on.
+class Expectation:
+    """One of the comparisons a claim rests on, and the sign the claim expects.
 
     Attributes:
         name: What is compared.
         difference: Over the seeds that both have; None if they have none in common.
-        expected: The sign that the claim says: -1 or 1.
-        failed: On how many seeds it did not converge, but its baseline did.
-        alone: On how many it did, and its baseline did not.
+        expected: The sign of the difference that the claim states: -1 or 1.
+        failed: Seeds on which it did not converge, but its baseline did.
+        alone: Seeds on which it converged, and its baseline did not.
     """
 
     name: str
@@ -85,22 +80,30 @@ class Compared:
     failed: int = 0
     alone: int = 0
 
+    @classmethod
+    def of(cls, name: str, values: Values, baseline: Values, expected: int = -1) -> "Expectation":
+        """Compare two configurations by seed."""
+        both = [(a, baseline[seed]) for seed, a in values.items() if seed in baseline]
+        failed = sum(a is None and b is not None for a, b in both)
+        alone = sum(a is not None and b is None for a, b in both)
+        return cls(name, compare(values, baseline), expected, failed, alone)
+
     @property
-    def run(self) -> bool:
-        """Whether there is anything to compare."""
+    def tested(self) -> bool:
+        """Whether there are runs to compare."""
         return self.difference is not None or self.failed + self.alone > 0
 
     @property
-    def agrees(self) -> bool:
-        """Whether it is as claimed by more than chance, and converged where its baseline did."""
+    def met(self) -> bool:
+        """Whether the difference is significant with the expected sign and no seed failed."""
         found = self.difference
         if found is None or self.failed:
             return False
         return found.lower if self.expected < 0 else found.higher
 
     @property
-    def contradicts(self) -> bool:
-        """Whether it is the other way round by more than chance."""
+    def contradicted(self) -> bool:
+        """Whether the difference is significant with the other sign."""
         found = self.difference
         return found is not None and (found.higher if self.expected < 0 else found.lower)
 
@@ -119,30 +122,30 @@ def _seeds(count: int) -> str:
     return "one seed" if count == 1 else f"{count} seeds"
 
 
-def judged(compared: Iterable[Compared], note: str, *experiments: str) -> Finding:
-    """A claim about all of several comparisons.
+def judge(expectations: Iterable[Expectation], note: str, *experiments: str) -> Finding:
+    """Decide a claim that rests on several comparisons.
 
-    It holds if each of them is as claimed by more than chance, and does not hold if any is the
-    other way round by more than chance. The p-values are corrected for each other.
+    It holds if every expectation is met, and does not hold if any is contradicted; the p-values
+    are corrected for each other.
 
     Arguments:
-        compared: Also those for which there are no results yet.
+        expectations: Including those for which there are no results yet.
         note: Where the figures come from.
-        experiments: Those that would give figures where there are none.
+        experiments: Experiments that would provide missing results.
     """
-    every = list(compared)
+    every = list(expectations)
     adjusted = adjust(one.difference for one in every)
     every = [replace(one, difference=each) for one, each in zip(every, adjusted, strict=True)]
-    there = [one for one in every if one.run]
-    if not there:
+    tested = [one for one in every if one.tested]
+    if not tested:
         return missing(*experiments)
-    figures = f"{'; '.join(map(str, there))} ({len(there)} of {len(every)} compared; {note})"
-    if any(one.contradicts for one in there):
+    figures = f"{'; '.join(map(str, tested))} ({len(tested)} of {len(every)} compared; {note})"
+    if any(one.contradicted for one in tested):
         return Finding(FAILS, figures)
-    return Finding(HOLDS if all(one.agrees for one in every) else OPEN, figures)
+    return Finding(HOLDS if all(one.met for one in every) else OPEN, figures)
 
 
 def missing(*experiments: str) -> Finding:
-    """There is nothing to judge by yet, but there are commands that would give it."""
+    """Return a finding that names the commands that would provide results."""
     commands = " or ".join(f"`sortnet reproduce {name} --size mini`" for name in experiments)
-    return Finding(OPEN, f"no results yet; {commands} would give some")
+    return Finding(OPEN, f"no results yet; {commands} would provide some")

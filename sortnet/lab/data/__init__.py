@@ -1,4 +1,4 @@
-"""Data sets: reading them, and batches of them that depend on nothing but seed and step."""
+"""Datasets, and batches as pure functions of seed and step."""
 
 import os
 from collections.abc import Callable
@@ -8,10 +8,10 @@ from pathlib import Path
 from sortnet.errors import UsageError
 from sortnet.lab.data import cifar, digits, folders, lcn, svhn
 from sortnet.lab.data.augment import Augmentation
-from sortnet.lab.data.batches import evaluation, training
+from sortnet.lab.data.batches import eval_batches, train_batches
 from sortnet.lab.data.dataset import Batch, Dataset, LoadOptions, Split
 from sortnet.lab.data.fetch import get
-from sortnet.lab.data.image_files import read_image
+from sortnet.lab.data.image_files import find_images, read_image
 from sortnet.lab.data.verify import Problem, check
 
 __all__ = [
@@ -23,23 +23,26 @@ __all__ = [
     "Problem",
     "Split",
     "check",
-    "evaluation",
+    "eval_batches",
+    "find",
+    "find_images",
     "get",
     "lcn",
     "load",
     "read_image",
-    "training",
+    "resolve",
+    "train_batches",
 ]
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A data set that is known by name.
+    """A dataset with a name.
 
     Attributes:
-        title: What it is called.
-        about: What there is in it.
-        read: Reads it from the folder in which it lies.
+        title: Its name in print.
+        about: Its content in a line.
+        read: Reads it from the folder of all datasets.
     """
 
     title: str
@@ -65,27 +68,58 @@ def load(
     validation: int = 0,
     preprocess: str | None = None,
 ) -> Dataset:
-    """Read a data set.
+    """Read a dataset.
 
     Arguments:
-        name: Out of `DATASETS`, or the path of a folder of images.
-        root: The folder in which the named data sets lie.
-        size: The side of the images for the network; only image folders are resized (to 224
-            without it).
-        validation: How many of the training images are held out: of CIFAR the last ones, of
-            others the same share of each class, always the same images.
-        preprocess: Of svhn: ``lcn`` (its default), ``lcn-pylearn2`` or ``none``.
+        name: A name in `DATASETS`, or the path of an image folder.
+        root: Folder of the named datasets.
+        size: Side of the network's input images. Only image folders are resized, by default to
+            224.
+        validation: Number of training images to hold out, always the same ones: the last of
+            CIFAR, the same fraction of each class elsewhere.
+        preprocess: For svhn: ``lcn`` (default), ``lcn-pylearn2`` or ``none``.
 
     Example:
         >>> digits = load("digits", validation=100)
         >>> len(digits.train), len(digits.validation), len(digits.test)
         (1337, 100, 360)
     """
-    wanted = LoadOptions(name, size, validation, preprocess)
+    options = LoadOptions(name, size, validation, preprocess)
     if name in DATASETS:
-        return DATASETS[name].read(Path(root), wanted)
-    if "/" in name or os.sep in name or Path(name).is_dir():
-        return folders.read(Path(name), wanted)
+        return DATASETS[name].read(Path(root), options)
+    if Path(resolve(name)).is_absolute():
+        return folders.read(Path(name), options)
     raise UsageError(
-        f"unknown data set {name!r}; there are {', '.join(DATASETS)}, and paths of image folders"
+        f"unknown dataset {name!r}; there are {', '.join(DATASETS)}, and paths of image folders"
     )
+
+
+def resolve(name: str) -> str:
+    """Return the name of a dataset, or the absolute path of an image folder.
+
+    ``pets``, ``./pets`` and ``$PWD/pets`` are the same dataset. An unknown name is returned as is.
+    """
+    if name in DATASETS or not ("/" in name or os.sep in name or Path(name).is_dir()):
+        return name
+    return str(Path(name).resolve())
+
+
+def find(name: str, root: str | Path = "data") -> None:
+    """Look for a dataset without reading it.
+
+    Arguments:
+        name: Out of `DATASETS`, or the path of a folder of images.
+        root: The folder of the named datasets.
+
+    Raises:
+        FileNotFoundError: It is not there; the message says how to get it.
+    """
+    finders = {"imagenet": folders.find_imagenet, "caltech256": folders.find_caltech256}
+    if name in cifar.LAYOUTS:
+        cifar.find(Path(root), name)
+    elif name == "svhn":
+        svhn.find(Path(root))
+    elif name in finders:
+        finders[name](Path(root))
+    elif name not in DATASETS and not Path(name).is_dir():
+        raise FileNotFoundError(f"{name}: no such folder of images")

@@ -1,7 +1,7 @@
-"""Batches as pure functions of (seed, step): any number of workers or processes gives the same.
+"""Batches as pure functions of (seed, step), whatever the number of workers or processes.
 
-The images of all epochs, each a permutation of its own, stand in one endless line. The global
-batch of step s is the s-th stretch of that line; nothing else is ever stored or counted.
+The shuffled epochs are concatenated into one endless sequence of images. The global batch of step
+s is the s-th slice of it, so there is no position to store or restore.
 """
 
 from collections.abc import Iterator
@@ -12,42 +12,48 @@ import torch
 from torch import Tensor
 
 from sortnet.errors import UsageError
-from sortnet.lab.data.augment import Augmentation, Draws, draw, jittered, moved
+from sortnet.lab.data.augment import (
+    Augmentation,
+    AugmentParams,
+    color_jitter,
+    crop_and_flip,
+    sample_params,
+)
 from sortnet.lab.data.dataset import Batch, Dataset, FileSplit, InMemorySplit, Split
 from sortnet.lab.data.seeds import generator
 from sortnet.lab.data.workers import Reader, Task, batches
 
 
 @dataclass(frozen=True)
-class Course:
-    """Which steps are wanted, and which part of each.
+class BatchSampler:
+    """Selects the images of each step, and the random numbers of their augmentation.
 
     Attributes:
         batch: Images in a step's global batch.
-        seed: Of the order and of the augmentation.
-        steps: Those that are wanted.
-        share: The part of the global batch that this process takes.
+        seed: Seed of order and augmentation.
+        steps: The steps to sample.
+        shard: This process's slice of the global batch.
     """
 
     batch: int
     seed: int
     steps: range
-    share: slice
+    shard: slice
 
-    def rows(self, count: int, step: int) -> Tensor:
-        """Which of so many images are in this process's part of a step's batch."""
+    def indices(self, count: int, step: int) -> Tensor:
+        """Return which of `count` images are in this process's part of a step's batch."""
         first = step * self.batch
         epochs = range(first // count, (first + self.batch - 1) // count + 1)
         parts = []
         for epoch in epochs:
             begin = first - epoch * count
-            line = _permutation(count, self.seed, epoch)
-            parts.append(line[max(0, begin) : begin + self.batch])
-        return torch.cat(parts)[self.share]
+            order = _permutation(count, self.seed, epoch)
+            parts.append(order[max(0, begin) : begin + self.batch])
+        return torch.cat(parts)[self.shard]
 
-    def draws(self, step: int) -> Draws:
-        """The random numbers of this process's part of a step's batch."""
-        return draw(self.batch, self.seed, step).part(self.share)
+    def params(self, step: int) -> AugmentParams:
+        """Return the random numbers of this process's part of a step's batch."""
+        return sample_params(self.batch, self.seed, step).shard(self.shard)
 
 
 @lru_cache(maxsize=4)
@@ -55,7 +61,7 @@ def _permutation(count: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(count, generator=generator("order", seed, epoch))
 
 
-def training(
+def train_batches(
     dataset: Dataset,
     augmentation: Augmentation,
     *,
@@ -64,147 +70,147 @@ def training(
     start: int = 0,
     stop: int,
     rank: int = 0,
-    world: int = 1,
+    world_size: int = 1,
     workers: int | None = None,
     device: torch.device | str | None = None,
 ) -> Iterator[Batch]:
-    """The batches of the steps from ``start`` up to ``stop``.
+    """Yield the training batches of the steps from `start` up to but excluding `stop`.
 
     Arguments:
-        dataset: Its training images are used.
-        augmentation: What is done to them.
+        dataset: The dataset; its training split is used.
+        augmentation: Applied to the images.
         batch: Images in a step, over all processes.
-        seed: Of the order and of the augmentation.
+        seed: Seed of order and augmentation.
         start: The first step.
-        stop: The step before which it ends.
-        rank: Which of the processes this is; it gets its stretch of each batch.
-        world: How many processes there are; they must divide the batch.
-        workers: How many processes read images from disk; without it, one for each core. Images
-            in memory need none.
-        device: Where the batches are wanted.
+        stop: One past the last step.
+        rank: Rank of this process, which gets its slice of each batch.
+        world_size: Number of processes; must divide the batch.
+        workers: Processes that read images from disk, by default one per core. Images in memory
+            need none.
+        device: Device of the batches.
     """
-    if batch < 1 or world < 1 or not 0 <= rank < world:
-        raise UsageError(f"batch {batch} cannot be given to process {rank} of {world}")
-    if batch % world:
-        raise UsageError(f"a batch of {batch} cannot be divided among {world} processes")
+    if batch < 1 or world_size < 1 or not 0 <= rank < world_size:
+        raise UsageError(f"batch {batch} cannot be given to process {rank} of {world_size}")
+    if batch % world_size:
+        raise UsageError(f"a batch of {batch} cannot be divided among {world_size} processes")
     if not 0 <= start <= stop:
-        raise UsageError(f"steps {start} to {stop} are not a stretch of training")
-    part = batch // world
-    course = Course(batch, seed, range(start, stop), slice(rank * part, (rank + 1) * part))
+        raise UsageError(f"steps {start} to {stop} are not a range of steps")
+    part = batch // world_size
+    sampler = BatchSampler(batch, seed, range(start, stop), slice(rank * part, (rank + 1) * part))
     if not dataset.flip:
         augmentation = replace(augmentation, flip=False)
     if isinstance(dataset.train, FileSplit):
-        return _from_files(dataset, dataset.train, augmentation, course, workers, device)
+        return _from_files(dataset, dataset.train, augmentation, sampler, workers, device)
     assert isinstance(dataset.train, InMemorySplit)
-    return _from_memory(dataset, dataset.train, augmentation, course, device)
+    return _from_memory(dataset, dataset.train, augmentation, sampler, device)
 
 
-def evaluation(
+def eval_batches(
     dataset: Dataset,
     split: Split,
     *,
     batch: int = 500,
     rank: int = 0,
-    world: int = 1,
+    world_size: int = 1,
     workers: int | None = None,
     device: torch.device | str | None = None,
 ) -> Iterator[Batch]:
-    """A split's images, once and in order, without augmentation.
+    """Yield the images of a split once, in order, without augmentation.
 
-    Large images have their short side resized to 256/224 of the network's size and their centre
+    Large images have their short side resized to 256/224 of the network's size and are center
     cropped.
 
     Arguments:
-        dataset: To which the split belongs.
-        split: One of the data set's splits.
+        dataset: The dataset of the split.
+        split: One of its splits.
         batch: Images in a batch; the last one may be smaller.
-        rank: Which of the processes this is; it gets its stretch of the split.
-        world: How many processes there are; their stretches differ by one image at most.
-        workers: How many processes read images from disk; without it, one for each core.
-        device: Where the batches are wanted.
+        rank: Rank of this process, which gets its slice of the split.
+        world_size: Number of processes; their slices differ by at most one image.
+        workers: Processes that read images from disk, by default one per core.
+        device: Device of the batches.
     """
-    if batch < 1 or world < 1 or not 0 <= rank < world:
-        raise UsageError(f"batches of {batch} cannot be given to process {rank} of {world}")
-    rows = torch.arange(len(split)).tensor_split(world)[rank]
+    if batch < 1 or world_size < 1 or not 0 <= rank < world_size:
+        raise UsageError(f"batches of {batch} cannot be given to process {rank} of {world_size}")
+    rows = torch.arange(len(split)).tensor_split(world_size)[rank]
     parts = [part for part in torch.split(rows, batch) if len(part)]
     if isinstance(split, FileSplit):
         reader = Reader(split, dataset.size, Augmentation())
         raw = batches(reader, [Task(part.tolist()) for part in parts], workers)
     else:
         assert isinstance(split, InMemorySplit)
-        raw = (_selected(split, part) for part in parts)
+        raw = (_select(split, part) for part in parts)
     return (
-        _finished(dataset, images, split.labels[part], device)
+        _normalized(dataset, images, split.labels[part], device)
         for images, part in zip(raw, parts, strict=True)
     )
 
 
 def _from_memory(
     dataset: Dataset,
-    held: InMemorySplit,
+    split: InMemorySplit,
     augmentation: Augmentation,
-    course: Course,
+    sampler: BatchSampler,
     device: torch.device | str | None,
 ) -> Iterator[Batch]:
-    fill = _units(dataset, held.images)[0].round()
-    for step in course.steps:
-        rows = course.rows(len(held), step)
-        draws = course.draws(step)
-        images = moved(_selected(held, rows), draws, augmentation, fill)
-        chosen = draws if augmentation.jitter else None
-        yield _finished(dataset, images, held.labels[rows], device, chosen)
+    fill = _mean_and_std(dataset, split.images)[0].round()
+    for step in sampler.steps:
+        rows = sampler.indices(len(split), step)
+        params = sampler.params(step)
+        images = crop_and_flip(_select(split, rows), params, augmentation, fill)
+        jitter = params if augmentation.jitter else None
+        yield _normalized(dataset, images, split.labels[rows], device, jitter)
 
 
-def _selected(held: InMemorySplit, rows: Tensor) -> Tensor:
-    """Some of the images, in a new tensor, where they are."""
-    chosen = held.rows[rows].to(held.images.device, non_blocking=True)
-    return held.images.index_select(0, chosen)
+def _select(split: InMemorySplit, rows: Tensor) -> Tensor:
+    """Copy images into a new tensor on the device of the split."""
+    rows = split.rows[rows].to(split.images.device, non_blocking=True)
+    return split.images.index_select(0, rows)
 
 
 def _from_files(
     dataset: Dataset,
     files: FileSplit,
     augmentation: Augmentation,
-    course: Course,
+    sampler: BatchSampler,
     workers: int | None,
     device: torch.device | str | None,
 ) -> Iterator[Batch]:
-    first = course.share.start
+    first = sampler.shard.start
     tasks = (
-        Task(course.rows(len(files), step).tolist(), (course.seed, step, first))
-        for step in course.steps
+        Task(sampler.indices(len(files), step).tolist(), (sampler.seed, step, first))
+        for step in sampler.steps
     )
     reader = Reader(files, dataset.size, augmentation)
-    for step, images in zip(course.steps, batches(reader, tasks, workers), strict=True):
-        labels = files.labels[course.rows(len(files), step)]
-        draws = course.draws(step) if augmentation.jitter else None
-        yield _finished(dataset, images, labels, device, draws)
+    for step, images in zip(sampler.steps, batches(reader, tasks, workers), strict=True):
+        labels = files.labels[sampler.indices(len(files), step)]
+        params = sampler.params(step) if augmentation.jitter else None
+        yield _normalized(dataset, images, labels, device, params)
 
 
-def _finished(
+def _normalized(
     dataset: Dataset,
     images: Tensor,
     labels: Tensor,
     device: torch.device | str | None,
-    draws: Draws | None = None,
+    params: AugmentParams | None = None,
 ) -> Batch:
-    """Move a batch to its device as it is, which is less to move, and normalize it there."""
+    """Move a batch to its device as uint8, which is less to copy, and normalize it there."""
     device = images.device if device is None else torch.device(device)
-    mean, std = (unit.view(3, 1, 1).to(device) for unit in _units(dataset, images))
-    images = _transferred(images, device).to(torch.float32)
-    if draws is not None:
-        images = jittered(images, draws)
-    return Batch(images.sub_(mean).mul_(1 / std), _transferred(labels, device))
+    mean, std = (unit.view(3, 1, 1).to(device) for unit in _mean_and_std(dataset, images))
+    images = _to_device(images, device).to(torch.float32)
+    if params is not None:
+        images = color_jitter(images, params)
+    return Batch(images.sub_(mean).mul_(1 / std), _to_device(labels, device))
 
 
-def _transferred(tensor: Tensor, device: torch.device) -> Tensor:
-    """Copy to a device without waiting for it, which only pinned memory allows."""
+def _to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Copy to a device asynchronously, which needs pinned memory."""
     if tensor.device.type == "cpu" and device.type in ("cuda", "xpu"):
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=True)
 
 
-def _units(dataset: Dataset, images: Tensor) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation in the unit of the images."""
+def _mean_and_std(dataset: Dataset, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mean and standard deviation, scaled to the images' range."""
     white = 255 if images.dtype == torch.uint8 else 1
     return torch.tensor(dataset.mean) * white, torch.tensor(dataset.std) * white

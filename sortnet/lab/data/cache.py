@@ -1,4 +1,4 @@
-"""Preprocessed images on disk: written whole or not at all, verified before every use."""
+"""Cache of preprocessed images on disk: written atomically, verified before every use."""
 
 import errno
 import hashlib
@@ -19,21 +19,21 @@ log = logging.getLogger(__name__)
 
 
 def cached(path: Path, source: str, shape: tuple[int, ...], make: Iterable[Tensor]) -> Tensor:
-    """A float16 tensor mapped from disk, computed first if it is not there or not sound.
+    """Return a float16 tensor mapped from disk, computing it first if missing or damaged.
 
-    float16 keeps 11 bits of a value whose source has 8, for half of the 7.7 GB that all of SVHN
-    takes in float32.
+    float16 keeps 11 bits of values whose source has 8, in half of the 7.7 GB that SVHN takes in
+    float32.
 
     Arguments:
-        path: The ``.npy`` file; the manifest lies beside it.
-        source: What it is computed from, and how; another source makes the file invalid.
-        shape: Of the whole.
-        make: Computes it, chunk by chunk along the first dimension. Only looked at when needed.
+        path: The ``.npy`` file; its manifest is beside it.
+        source: Identifies the source and the computation; another one invalidates the file.
+        shape: Shape of the tensor.
+        make: Computes it, chunk by chunk along the first dimension. Only iterated when needed.
     """
     manifest = path.with_suffix(".json")
     with files.locked(path.with_suffix(".lock"), f"writing {path}", wait=True):
         if path.exists() or manifest.exists():
-            reason = _unsound(path, manifest, source)
+            reason = _problem(path, manifest, source)
             if reason is None:
                 return _mapped(path)
             log.warning("%s %s: computing it again", path, reason)
@@ -44,12 +44,12 @@ def cached(path: Path, source: str, shape: tuple[int, ...], make: Iterable[Tenso
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _unsound(path: Path, manifest: Path, source: str) -> str | None:
+def _problem(path: Path, manifest: Path, source: str) -> str | None:
     try:
         entry = json.loads(manifest.read_bytes())
         if entry["source"] != source:
@@ -60,7 +60,7 @@ def _unsound(path: Path, manifest: Path, source: str) -> str | None:
 
 
 def _mapped(path: Path) -> Tensor:
-    # Copy on write: torch wants memory that it may write to, the file stays as it is.
+    # Copy on write: torch wants writable memory, and the file must not change.
     return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
 
 
@@ -92,9 +92,9 @@ def _fill(part: Path, shape: tuple[int, ...], make: Iterable[Tensor]) -> None:
 
 
 def _reserve(path: Path) -> None:
-    """Take the file's space on the disk, where the system can do that.
+    """Allocate the file's space on the disk, if the system supports it.
 
-    Without it, writing to a mapped file on a full disk kills the process (SIGBUS).
+    Otherwise writing to a mapped file on a full disk kills the process (SIGBUS).
     """
     if not hasattr(os, "posix_fallocate"):
         return

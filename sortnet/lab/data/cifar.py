@@ -1,4 +1,7 @@
-"""CIFAR-10 and CIFAR-100: the official binary files, or the pickles that torchvision keeps."""
+"""CIFAR-10 and CIFAR-100: the official binary files, or the pickles torchvision downloads.
+
+torchvision's own reader unpickles whatever is there; this one only files with the published MD5.
+"""
 
 import hashlib
 import io
@@ -33,20 +36,20 @@ trout tulip turtle wardrobe whale willow_tree wolf woman worm
 
 @dataclass(frozen=True)
 class Layout:
-    """How one of the two data sets is stored.
+    """How one of the two datasets is stored.
 
     Attributes:
-        folder: Of the official binary files.
-        train: These files, and how many records each has.
-        test: Likewise.
-        label_bytes: In front of each record's pixels; the last of them is the (fine) label.
-        names: The file with the classes' names, which may be missing.
-        pickles: The folder of the Python version.
-        published: The MD5 of its files, in the order of train and test.
-        label_key: What the labels are called in there.
-        classes: The official names.
-        mean: Of each colour.
-        std: Of each colour.
+        folder: Folder of the official binary files.
+        train: Files of the training split, with the number of records of each.
+        test: Files of the test split.
+        label_bytes: Bytes before each record's pixels; the last one is the (fine) label.
+        names: File with the names of the classes; may be missing.
+        pickles: Folder of the Python version.
+        published: MD5 of its files, in the order of train and test.
+        label_key: Key of the labels in the pickles.
+        classes: Names of the classes.
+        mean: Mean of each color channel.
+        std: Standard deviation of each color channel.
     """
 
     folder: str
@@ -102,35 +105,35 @@ LAYOUTS = {
 }
 
 
-def read(root: Path, wanted: LoadOptions) -> Dataset:
+def read(root: Path, options: LoadOptions) -> Dataset:
     """Read CIFAR-10 or CIFAR-100 into memory.
 
     Arguments:
-        root: Where the official folder, or torchvision's, or the files themselves are.
-        wanted: How many of the training images are held out: the last ones.
+        root: Folder of the official folder, of torchvision's, or of the files themselves.
+        options: How many of the training images are held out; the last ones are.
     """
-    layout = LAYOUTS[wanted.name]
-    wanted.plain(SIDE)
-    folder, pickled = find(root, wanted.name)
+    layout = LAYOUTS[options.name]
+    options.check_plain(SIDE)
+    folder, pickled = find(root, options.name)
     files = _unpickled if pickled else _binary
     images, labels = files(folder, layout, list(layout.train))
-    wanted.room(len(images))
-    kept = len(images) - wanted.validation
+    options.check_validation(len(images))
+    kept = len(images) - options.validation
     whole = InMemorySplit.of(images, labels)
-    train, validation = whole.chosen(torch.arange(kept)), None
-    if wanted.validation:
-        validation = whole.chosen(torch.arange(kept, len(images)))
+    train, validation = whole.subset(torch.arange(kept)), None
+    if options.validation:
+        validation = whole.subset(torch.arange(kept, len(images)))
     test = InMemorySplit.of(*files(folder, layout, list(layout.test)))
     names = layout.classes if pickled else _names(folder, layout)
-    parts = (images, labels, test.images, test.labels, wanted.validation)
-    mark = fingerprint(wanted.name, *parts, layout.mean, layout.std)
+    parts = (images, labels, test.images, test.labels, options.validation)
+    content = fingerprint(options.name, *parts, layout.mean, layout.std)
     return Dataset(
-        wanted.name, names, SIDE, train, validation, test, layout.mean, layout.std, True, mark
+        options.name, names, SIDE, train, validation, test, layout.mean, layout.std, True, content
     )
 
 
 def find(root: Path, name: str) -> tuple[Path, bool]:
-    """The folder that has any of the files, and whether they are pickles."""
+    """Return the folder with any of the files, and whether they are pickles."""
     layout = LAYOUTS[name]
     binary, pickled = [*layout.train, *layout.test], list(layout.published)
     for folder in (root / layout.folder, root):
@@ -140,14 +143,14 @@ def find(root: Path, name: str) -> tuple[Path, bool]:
         if any((folder / file).is_file() for file in pickled):
             return folder, True
     raise FileNotFoundError(
-        f"{name} is not in {root}: neither {layout.folder}/{binary[0]} nor "
-        f"{layout.pickles}/{pickled[0]} is there; get it with "
-        f"`sortnet data get {name} --root {root}`"
+        f"{name} is not in {root}: neither {layout.folder}/{binary[0]} nor"
+        f" {layout.pickles}/{pickled[0]} exists; download it with"
+        f" `sortnet data get {name} --root {root}`"
     )
 
 
 def records(path: Path, layout: Layout) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """A binary file's records, one a row; a file that cannot be right is a `ValueError`."""
+    """Read the records of a binary file, one per row; a wrong size or label is a `UsageError`."""
     length = layout.label_bytes + PIXELS
     count = (layout.train | layout.test)[path.name]
     if not path.is_file():
@@ -155,8 +158,8 @@ def records(path: Path, layout: Layout) -> np.ndarray[Any, np.dtype[np.uint8]]:
     size = path.stat().st_size
     if size != count * length:
         raise UsageError(
-            f"{path} has {size:,} bytes, not {count:,} records of {length:,}: it is "
-            f"{'cut off' if size < count * length else 'another file'}; get it again"
+            f"{path} has {size:,} bytes, not {count:,} records of {length:,}: it is"
+            f" {'truncated' if size < count * length else 'another file'}; download it again"
         )
     rows = np.fromfile(path, np.uint8).reshape(count, length)
     worst = int(rows[:, layout.label_bytes - 1].max())
@@ -188,23 +191,23 @@ def _names(folder: Path, layout: Layout) -> tuple[str, ...]:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Builds arrays, and nothing else that a pickle may ask for."""
+    """An unpickler that creates numpy arrays and refuses everything else."""
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401
         array = {"_reconstruct", "ndarray", "dtype"}
         if module in ("numpy", "numpy.core.multiarray") and name in array:
             home = np if name != "_reconstruct" else np._core.multiarray  # type: ignore[attr-defined]
             return getattr(home, name)
-        raise pickle.UnpicklingError(f"{module}.{name} has no place in a data set")
+        raise pickle.UnpicklingError(f"{module}.{name} does not belong in a dataset")
 
 
 def verified(path: Path, layout: Layout) -> bytes:
-    """A pickle's bytes, once their MD5 is the published one."""
+    """Return the content of a pickle if its MD5 is the published one."""
     if not path.is_file():
         raise FileNotFoundError(f"{path} is missing")
     content = path.read_bytes()
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != layout.published[path.name]:
-        raise UsageError(f"{path} is not the published file (its MD5 differs); it is not opened")
+        raise UsageError(f"{path} is not the published file (its MD5 differs); it was not opened")
     return content
 
 

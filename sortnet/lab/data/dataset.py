@@ -1,4 +1,4 @@
-"""What a data set is: its splits, its classes, and a fingerprint of all that decides a run."""
+"""Datasets: splits, classes, normalization, and a fingerprint of the content."""
 
 import hashlib
 import os
@@ -18,36 +18,36 @@ from sortnet.errors import UsageError
 from sortnet.lab.data.image_files import read_image
 from sortnet.lab.data.seeds import generator
 
-Some = TypeVar("Some", bound="Split")
+SplitT = TypeVar("SplitT", bound="Split")
 RESIDENT = 2 << 30
-"""Bytes of images up to which a data set is kept on the device: CIFAR has 180 million."""
+"""Largest dataset, in bytes, that is kept on the device. CIFAR has 180 million."""
 
 
 class Batch(NamedTuple):
-    """Images as a network takes them, and what they show."""
+    """Images as the network's input, and their labels."""
 
     images: Tensor
-    """Normalised float32, (n, 3, size, size)."""
+    """Normalized float32, (n, 3, size, size)."""
     labels: Tensor
     """int64, (n,)."""
 
 
 class Split(ABC):
-    """A part of a data set: `InMemorySplit` in memory, or `FileSplit` on disk."""
+    """A part of a dataset: `InMemorySplit` in memory, or `FileSplit` on disk."""
 
     labels: Tensor
-    """The class of every image, int64."""
+    """Class of every image, int64."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @abstractmethod
     def picture(self, index: int) -> Tensor:
-        """An image for display: uint8, (3, height, width)."""
+        """Return an image for display: uint8, (3, height, width)."""
 
     @abstractmethod
-    def chosen(self: Some, rows: Tensor) -> Some:
-        """A split of some of the images."""
+    def subset(self: SplitT, rows: Tensor) -> SplitT:
+        """Return a split of some of the images."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +55,9 @@ class InMemorySplit(Split):
     """Images of one small size, in memory or mapped into it.
 
     Attributes:
-        images: (m, 3, s, s): uint8, or float16 where they are preprocessed.
-        rows: Which of the images belong to this split.
-        labels: The class of each row.
+        images: (m, 3, s, s), uint8, or float16 if preprocessed.
+        rows: Indices of the images of this split.
+        labels: Class of each row.
     """
 
     images: Tensor
@@ -66,23 +66,23 @@ class InMemorySplit(Split):
 
     @classmethod
     def of(cls, images: Tensor, labels: Tensor) -> "InMemorySplit":
-        """A split of all the images."""
+        """Return a split of all images."""
         return cls(images, torch.arange(len(images)), labels)
 
     def picture(self, index: int) -> Tensor:
-        """The image; one that is preprocessed is spread over 0 to 255."""
+        """Return the image; a preprocessed one is rescaled to 0..255."""
         image = self.images[self.rows[index]].cpu()
         if image.dtype == torch.uint8:
             return image.clone()
         image = image.float() - image.min()
         return (image * (255 / image.max().clamp(min=1e-6))).round().to(torch.uint8)
 
-    def chosen(self, rows: Tensor) -> "InMemorySplit":
-        """A split of some of the images, which are not copied."""
+    def subset(self, rows: Tensor) -> "InMemorySplit":
+        """Return a split of some of the images, without copying them."""
         return InMemorySplit(self.images, self.rows[rows], self.labels[rows])
 
     def to(self, device: torch.device) -> "InMemorySplit":
-        """The split with its images on a device; labels and rows stay where they are chosen."""
+        """Return the split with its images on a device; labels and rows stay on the CPU."""
         return InMemorySplit(self.images.to(device), self.rows, self.labels)
 
 
@@ -91,10 +91,10 @@ class FileSplit(Split):
     """Images of any size, read when they are needed.
 
     Attributes:
-        root: The folder that the paths start from.
-        paths: Of the files, as an array of bytes: a list of a million strings would be copied
-            into every worker, as each look at one changes its reference count.
-        labels: The class of each file.
+        root: Folder that the paths are relative to.
+        paths: Paths of the files, as an array of bytes. A list of strings would be copied into
+            every worker, because reading an item changes its reference count.
+        labels: Class of each file.
     """
 
     root: Path
@@ -102,15 +102,15 @@ class FileSplit(Split):
     labels: Tensor
 
     def path(self, index: int) -> Path:
-        """Where an image is."""
+        """Return the path of an image."""
         return self.root / os.fsdecode(self.paths[index])
 
     def picture(self, index: int) -> Tensor:
-        """The image as it is in its file."""
+        """Return the image at its original size."""
         return read_image(self.path(index))
 
-    def chosen(self, rows: Tensor) -> "FileSplit":
-        """A split of some of the files."""
+    def subset(self, rows: Tensor) -> "FileSplit":
+        """Return a split of some of the files."""
         return FileSplit(self.root, self.paths[rows.numpy()], self.labels[rows])
 
 
@@ -119,17 +119,17 @@ class Dataset:
     """Images to train with and to test with.
 
     Attributes:
-        name: As it was asked for.
-        classes: What the labels stand for.
-        size: The side of the images that the network is given.
-        train: What is trained with.
-        validation: What was held out of that, if anything.
-        test: What is looked at once, at the end.
-        mean: Of each colour, where 1 is white.
-        std: The standard deviation of each colour.
-        flip: Whether a mirrored image still shows its class.
-        mark: The fingerprint, or what computes it.
-        former: The fingerprint that earlier versions gave, if it was another.
+        name: Name, or absolute path of the folder.
+        classes: Names of the classes.
+        size: Side of the network's input images, in pixels.
+        train: Training split.
+        validation: Validation split, held out of the training images, if any.
+        test: Test split, used once, at the end.
+        mean: Mean of each color channel, where 1 is white.
+        std: Standard deviation of each color channel.
+        flip: Whether a mirrored image keeps its class.
+        content: The fingerprint, or a function that computes it.
+        old_fingerprint: Fingerprint by older versions, if different.
     """
 
     name: str
@@ -141,36 +141,37 @@ class Dataset:
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     flip: bool
-    mark: str | Callable[[], str]
-    former: str | None = None
+    content: str | Callable[[], str]
+    old_fingerprint: str | None = None
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 of the content, the split and the preprocessing.
+        """SHA-256 of content, splits and preprocessing.
 
-        For images on disk every file is read, once; see `sortnet.lab.data.folder_digest`.
+        For images on disk every file is read once; see `sortnet.lab.data.folder_digest`.
         """
-        return self.mark if isinstance(self.mark, str) else self.mark()
+        return self.content if isinstance(self.content, str) else self.content()
 
     def to(self, device: torch.device) -> "Dataset":
-        """The data set with small images on a device, where batches are then made.
+        """Return the dataset with its images on a device, where batches are then made.
 
         Images on disk, and more than `RESIDENT` bytes of them, stay where they are.
         """
 
-        def moved(split: Some) -> Some:
+        def to_device(split: SplitT) -> SplitT:
             small = isinstance(split, InMemorySplit) and split.images.nbytes <= RESIDENT
             return split.to(device) if small else split  # type: ignore[attr-defined]
 
         if device.type == "cpu":
             return self
-        held_out = None if self.validation is None else moved(self.validation)
-        return replace(self, train=moved(self.train), validation=held_out, test=moved(self.test))
+        validation = None if self.validation is None else to_device(self.validation)
+        train, test = to_device(self.train), to_device(self.test)
+        return replace(self, train=train, validation=validation, test=test)
 
 
 @dataclass(frozen=True)
 class LoadOptions:
-    """How a data set is wanted: the arguments of `load`."""
+    """Arguments of `load`."""
 
     name: str
     size: int | None = None
@@ -181,39 +182,39 @@ class LoadOptions:
         limits.check(validation=self.validation)
         limits.check_given(size=self.size)
 
-    def plain(self, side: int) -> None:
-        """Refuse what a data set of small images without preprocessing does not have."""
+    def check_plain(self, side: int) -> None:
+        """Refuse preprocessing, and another size than that of the images."""
         if self.preprocess not in (None, "none"):
             raise UsageError(
                 f"{self.name} has no preprocessing {self.preprocess!r}; only svhn has"
             )
-        self.sized(side)
+        self.check_size(side)
 
-    def sized(self, side: int) -> None:
+    def check_size(self, side: int) -> None:
         """Refuse another size than that of the images."""
         if self.size not in (None, side):
             raise UsageError(
-                f"{self.name} has images of {side} x {side}; size {self.size} is not possible "
-                "(only image folders are resized)"
+                f"{self.name} has images of {side} x {side}; only image folders are resized to"
+                f" --size {self.size}"
             )
 
-    def room(self, count: int) -> None:
+    def check_validation(self, count: int) -> None:
         """Refuse to hold out more images than there are."""
         if not 0 <= self.validation < count:
             raise UsageError(
-                f"{self.validation} of {self.name}'s {count} training images cannot be held out "
-                f"for validation; choose 0 to {count - 1}"
+                f"{self.validation} of {self.name}'s {count} training images cannot be held out"
+                f" for validation; choose 0 to {count - 1}"
             )
 
 
-def stratified(labels: Tensor, count: int, *purpose: object) -> tuple[Tensor, Tensor]:
-    """Divide rows into the rest and so many that are held out, the same share of each class.
+def stratified_split(labels: Tensor, count: int, *purpose: object) -> tuple[Tensor, Tensor]:
+    """Split rows into the rest and `count` held-out rows, the same fraction of each class.
 
-    Shares are rounded so that they add up (largest remainders first). Which rows of a class are
-    taken depends on the purpose alone, both results are in ascending order.
+    Fractions are rounded so that they add up (largest remainder first). Which rows of a class are
+    held out depends only on the purpose. Both results are in ascending order.
 
     Example:
-        >>> rest, held = stratified(torch.tensor([0] * 8 + [1] * 4), 3, "example")
+        >>> rest, held = stratified_split(torch.tensor([0] * 8 + [1] * 4), 3, "example")
         >>> torch.bincount(torch.tensor([0] * 8 + [1] * 4)[held]).tolist()
         [2, 1]
     """
@@ -230,14 +231,14 @@ def stratified(labels: Tensor, count: int, *purpose: object) -> tuple[Tensor, Te
     return (~held).nonzero().squeeze(1), held.nonzero().squeeze(1)
 
 
-def colours(images: Tensor) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
-    """Mean and standard deviation of each colour of uint8 images, where 1 is white."""
+def channel_stats(images: Tensor) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """Return mean and standard deviation of each channel of uint8 images, where 1 is white."""
     levels = torch.arange(256, dtype=torch.float64) / 255
     mean, std = [], []
-    for colour in range(3):
+    for channel in range(3):
         counts = torch.zeros(256, dtype=torch.float64)
         for chunk in torch.split(images, 10_000):
-            counts += torch.bincount(chunk[:, colour].flatten(), minlength=256)
+            counts += torch.bincount(chunk[:, channel].flatten(), minlength=256)
         share = counts / counts.sum()
         mean.append(float(share @ levels))
         std.append(float((share @ levels.square() - mean[-1] ** 2).clamp(min=1e-12).sqrt()))
@@ -245,7 +246,7 @@ def colours(images: Tensor) -> tuple[tuple[float, float, float], tuple[float, fl
 
 
 def fingerprint(*parts: object) -> str:
-    """SHA-256 of tensors and of anything that is written the same way everywhere."""
+    """Return the SHA-256 of tensors and of objects with a portable `repr`."""
     digest = hashlib.sha256()
     for part in parts:
         if isinstance(part, Tensor):

@@ -1,4 +1,4 @@
-"""The embedded data set: 1,797 handwritten digits that come with scikit-learn."""
+"""Digits: the 1,797 handwritten digits that come with scikit-learn."""
 
 from pathlib import Path
 
@@ -10,39 +10,40 @@ from sortnet.lab.data.dataset import (
     Dataset,
     InMemorySplit,
     LoadOptions,
-    colours,
+    channel_stats,
     fingerprint,
-    stratified,
+    stratified_split,
 )
 
 SIDE = 32
 TEST = 360
 
 
-def read(root: Path, wanted: LoadOptions) -> Dataset:
-    """Read the digits, brought from 8 x 8 to the 32 x 32 colour images that the networks take.
+def read(root: Path, options: LoadOptions) -> Dataset:
+    """Read the digits, enlarged from 8 x 8 to 32 x 32 and repeated in three channels.
 
-    The split is ours: 360 of them, the same share of each digit, are the test images.
+    The split is ours: 360 images, the same fraction of each digit, are the test split.
 
     Arguments:
-        root: Not needed.
-        wanted: How many of the 1,437 training images are held out, the same share of each digit.
+        root: Not used.
+        options: How many of the 1,437 training images are held out, the same fraction of each
+            digit.
     """
-    wanted.plain(SIDE)
+    options.check_plain(SIDE)
     images, labels = _enlarged()
     whole = InMemorySplit.of(images, labels)
-    rest, test = stratified(labels, TEST, "digits", "test")
-    wanted.room(len(rest))
-    train, validation = whole.chosen(rest), None
-    if wanted.validation:
-        rows, held = stratified(train.labels, wanted.validation, "digits", "validation")
-        train, validation = train.chosen(rows), train.chosen(held)
-    mean, std = colours(images[rest])
+    rest, test = stratified_split(labels, TEST, "digits", "test")
+    options.check_validation(len(rest))
+    train, validation = whole.subset(rest), None
+    if options.validation:
+        rows, held = stratified_split(train.labels, options.validation, "digits", "validation")
+        train, validation = train.subset(rows), train.subset(held)
+    mean, std = channel_stats(images[rest])
     names = tuple("0123456789")
     splits = (train.rows, validation.rows if validation else None, test)
-    mark = fingerprint("digits", images, labels, *splits, mean, std)
+    content = fingerprint("digits", images, labels, *splits, mean, std)
     return Dataset(
-        "digits", names, SIDE, train, validation, whole.chosen(test), mean, std, False, mark
+        "digits", names, SIDE, train, validation, whole.subset(test), mean, std, False, content
     )
 
 

@@ -1,8 +1,8 @@
-"""The SHA-256 of a folder's images: every byte of them, read once and remembered.
+"""SHA-256 of a folder's images, cached per class.
 
-Reading all of ImageNet takes minutes. What was found is therefore kept for each class folder, in
-``~/.cache/sortnet/images`` or where the environment variable SORTNET_HASHES says, with a stamp of
-the files' sizes, times and inodes. A class is read again if its stamp has changed.
+Reading all of ImageNet takes minutes. The digest of each class folder is therefore cached in
+``~/.cache/sortnet/images`` (or $SORTNET_HASHES), with a stamp of the files' sizes, times and
+inodes. A class is read again if its stamp has changed.
 """
 
 import hashlib
@@ -17,23 +17,23 @@ from typing import Any
 
 from sortnet import files
 from sortnet.lab.data.dataset import FileSplit
-from sortnet.lab.data.workers import cores
+from sortnet.lab.data.workers import default_workers
 
 PATIENCE = 2.0
-"""Seconds before it is said that images are being read."""
+"""Seconds before progress is printed."""
 SETTLED = 2_000_000_000
-"""Nanoseconds after its last change before a file's time is trusted to show the next one."""
+"""Age in nanoseconds from which a file's time is trusted to show the next change."""
 
 
 class Progress:
-    """Says on the terminal how far it is: after two seconds, then ever less often."""
+    """Prints progress after two seconds, then less and less often."""
 
     def __init__(self, root: Path, total: int) -> None:
         self.root, self.total, self.done = root, total, 0
         self.started, self.pause = time.monotonic(), PATIENCE
 
     def add(self, count: int) -> None:
-        """So many more files have been read."""
+        """Count files that have been read."""
         self.done += count
         if time.monotonic() - self.started > self.pause:
             self.pause *= 2
@@ -45,14 +45,14 @@ class Progress:
 
 
 def digest(images: FileSplit) -> str:
-    """The SHA-256 of all files of a split, names and bytes.
+    """Return the SHA-256 of all files of a split, names and bytes.
 
     Raises:
         OSError: A file cannot be read.
     """
-    path = _place(images.root)
+    path = _cache_file(images.root)
     with ExitStack() as stack:
-        try:  # processes of one machine: the first one reads, the others wait for what it finds
+        try:  # of several processes the first reads, the others wait for its result
             path.parent.mkdir(parents=True, exist_ok=True)
             stack.enter_context(files.locked(path.with_suffix(".lock"), "hashing", wait=True))
         except OSError:
@@ -61,16 +61,16 @@ def digest(images: FileSplit) -> str:
         before = dict(known)
         try:
             return _digest(images, known)
-        finally:  # also after an interruption, for the next start
+        finally:  # also after an interruption
             if known != before:
                 _keep(path, known)
 
 
 def _digest(images: FileSplit, known: dict[str, Any]) -> str:
-    """Hash class by class; `known` is brought up to date."""
+    """Hash class by class, and update `known`."""
     whole = hashlib.sha256()
     progress = Progress(images.root, len(images))
-    with ThreadPoolExecutor(cores()) as pool:
+    with ThreadPoolExecutor(default_workers()) as pool:
         for name, paths in _classes(images):
             stamp, newest = _stamp(images.root, paths)
             found = known.get(name)
@@ -82,7 +82,7 @@ def _digest(images: FileSplit, known: dict[str, Any]) -> str:
                     progress.add(1)
                 found = [stamp, inner.hexdigest()]
                 known.pop(name, None)
-                # Within the clock's resolution a second change would leave the same time.
+                # Within the clock's resolution a second change would not change the time.
                 if time.time_ns() - newest > SETTLED and _stamp(images.root, paths)[0] == stamp:
                     known[name] = found
             else:
@@ -92,7 +92,7 @@ def _digest(images: FileSplit, known: dict[str, Any]) -> str:
 
 
 def _classes(images: FileSplit) -> Iterator[tuple[str, list[str]]]:
-    """The class folders with their files, in the order of the listing."""
+    """Yield the class folders with their files, in the order of the listing."""
     begin = 0
     for count in images.labels.bincount().tolist():  # they are listed class by class
         paths = [os.fsdecode(path) for path in images.paths[begin : begin + count]]
@@ -101,9 +101,9 @@ def _classes(images: FileSplit) -> Iterator[tuple[str, list[str]]]:
 
 
 def _stamp(root: Path, paths: list[str]) -> tuple[str, int]:
-    """A hash of what the file system says of some files, and when the last one was changed.
+    """Return a hash of the files' metadata, and the time of the latest change.
 
-    The time of the last change of an inode cannot be set back, as that of the content can.
+    Unlike the modification time, an inode's change time cannot be set back.
     """
     digest, newest = hashlib.sha256(), 0
     for path in paths:
@@ -119,7 +119,7 @@ def _sha256(path: Path) -> bytes:
         return hashlib.file_digest(file, "sha256").digest()
 
 
-def _place(root: Path) -> Path:
+def _cache_file(root: Path) -> Path:
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     cache = os.environ.get("SORTNET_HASHES") or Path(home) / "sortnet" / "images"
     return Path(cache) / f"{files.digest(os.fsencode(root.resolve()))[:32]}.json"
@@ -136,5 +136,5 @@ def _read(path: Path) -> dict[str, Any]:
 def _keep(path: Path, known: dict[str, Any]) -> None:
     try:
         files.write_sealed(path, {"classes": known})
-    except OSError:  # a full disk: the next start will read the images again
+    except OSError:  # full disk: the next start reads the images again
         path.unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""MATLAB files, whose reader can crash the process at a file that is damaged."""
+"""MATLAB files. scipy's reader can crash the process on a damaged one."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ except BaseException as error:
     text = str(error).strip()
     sys.exit(text.splitlines()[0] if text else type(error).__name__)
 """
-"""Reads a variable, and writes it in a format that is safe to read."""
+"""Reads a variable and writes it in a format that is safe to read."""
 
 
 def variable(path: Path, name: str, *, trusted: bool) -> Array:
@@ -33,27 +33,27 @@ def variable(path: Path, name: str, *, trusted: bool) -> Array:
 
     Arguments:
         path: The file.
-        name: The variable's.
-        trusted: Whether the file's checksum is a published one. Other files are read by a process
-            of their own: one byte that was changed can crash scipy.
+        name: Name of the variable.
+        trusted: Whether the file has the published checksum. Other files are read in a separate
+            process, because one changed byte can crash scipy.
     """
     try:
-        return _loaded(path, name) if trusted else _read_apart(path, name)
+        return _load(path, name) if trusted else _load_in_subprocess(path, name)
     except Exception as error:  # a damaged file can make the reader raise anything
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise UsageError(
-            f"{path} cannot be read ({reason}); find out more with `sortnet data check svhn`"
+            f"{path} cannot be read ({reason}); `sortnet data check svhn` says more"
         ) from None
 
 
-def _loaded(path: Path, name: str) -> Array:
+def _load(path: Path, name: str) -> Array:
     from scipy.io import loadmat
 
     found: Array = loadmat(path, appendmat=False, variable_names=[name])[name]
     return found
 
 
-def _read_apart(path: Path, name: str) -> Array:
+def _load_in_subprocess(path: Path, name: str) -> Array:
     command = [sys.executable, "-P", "-c", PROGRAM, str(path), name]
     with TemporaryFile() as output:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Random numbers that are a pure function of what they are for, never of a global state."""
+"""Random numbers as a pure function of their purpose, never of global state."""
 
 from hashlib import blake2b
 
@@ -6,16 +6,16 @@ import torch
 
 
 def derive_seed(*purpose: object) -> int:
-    """A seed for a purpose, such as ``("order", seed, epoch)``.
+    """Return a seed for a purpose, such as ``("order", seed, epoch)``.
 
-    The purpose is hashed, so that neighbouring seeds, epochs and steps have nothing in common.
+    The purpose is hashed, so that neighboring seeds, epochs and steps are unrelated.
     """
     digest = blake2b("/".join(map(str, purpose)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
 def generator(*purpose: object) -> torch.Generator:
-    """A generator of its own for a purpose.
+    """Return a new generator for a purpose.
 
     Example:
         >>> a, b = (torch.rand(3, generator=generator("order", 0, epoch)) for epoch in (1, 1))

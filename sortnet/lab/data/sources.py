@@ -1,4 +1,4 @@
-"""Where the data sets come from, and the checksums that were published with them."""
+"""Official sources of the datasets, and their published checksums."""
 
 from dataclasses import dataclass
 
@@ -7,12 +7,12 @@ GIGABYTE = 1 << 30
 
 @dataclass(frozen=True)
 class Source:
-    """A file to be downloaded.
+    """A file to download.
 
     Attributes:
-        url: Where from; its last part is the file's name.
-        md5: As published.
-        unpacked: The most bytes that an archive may unpack to; 0: it is no archive.
+        url: The source; its last part is the file's name.
+        md5: The published checksum.
+        unpacked: Largest size of an archive's content in bytes; 0 if it is no archive.
     """
 
     url: str
@@ -71,11 +71,11 @@ CIFAR10_FILES = {
     "data_batch_5.bin": "53f37980c15c3d472c316c40844f3f0d",
     "test_batch.bin": "803d5f7f4d78ea53de84dbe85f74fb6d",
 }
-"""The MD5 of what the archive of CIFAR-10 has in it."""
+"""MD5 of the files in the archive of CIFAR-10."""
 
 ELSEWHERE = {
-    "imagenet": "imagenet cannot be downloaded by a program: ask for ILSVRC2012 at image-net.org, "
-    "then put the images into imagenet/train/SYNSET and imagenet/val/SYNSET",
+    "imagenet": "imagenet cannot be downloaded automatically: request ILSVRC2012 at image-net.org,"
+    " then put the images into imagenet/train/SYNSET and imagenet/val/SYNSET",
     "digits": "digits need no download: they come with scikit-learn",
 }
-"""What there is to say of data sets that are not downloaded."""
+"""Messages for datasets that are not downloaded."""

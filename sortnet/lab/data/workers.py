@@ -1,4 +1,4 @@
-"""Large images from disk: read, cropped and resized by worker processes, in a fixed order."""
+"""Images from disk: read, cropped and resized by worker processes, in a fixed order."""
 
 import math
 import os
@@ -17,12 +17,12 @@ from sortnet.lab.data.image_files import read_image
 from sortnet.lab.data.seeds import generator
 
 SHORT = 256 / 224
-"""The resized image's short side, relative to the crop's."""
+"""Short side of the resized image, relative to the crop."""
 
 ASPECT = (3 / 4, 4 / 3)
 TRIES = 10
 PATIENCE = 30
-"""Seconds between a scheduler's signal to stop and its last one, as a rule."""
+"""Seconds that schedulers usually leave between SIGTERM and SIGKILL."""
 
 
 class Box(NamedTuple):
@@ -35,12 +35,12 @@ class Box(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A batch to be read.
+    """A batch to read.
 
     Attributes:
-        rows: Which images.
-        purpose: What the random numbers of the batch's first image depend on; the last entry, its
-            place in the batch, goes up by one with every image. None: no augmentation.
+        rows: Indices of the images.
+        purpose: Seed, step and position in the global batch of the first image; the position
+            increases by one per image. None for no augmentation.
     """
 
     rows: list[int]
@@ -49,10 +49,9 @@ class Task(NamedTuple):
 
 @dataclass(frozen=True)
 class Reader:
-    """Reads batches; its copies do so in the workers.
+    """Reads batches, in the worker processes.
 
-    A task that fails gives its exception back, because a worker's own report of one is a page
-    long and does not keep the exception's message.
+    An exception is returned, not raised: a worker would wrap it in a page of traceback.
     """
 
     files: FileSplit
@@ -63,100 +62,102 @@ class Reader:
         try:
             return torch.stack([self._image(task, place) for place in range(len(task.rows))])
         except (ValueError, OSError) as error:
-            hint = f"find every such file with `sortnet data check {self.files.root}`"
+            hint = f"list every bad file with `sortnet data check {self.files.root}`"
             return (OSError if isinstance(error, OSError) else UsageError)(f"{error}; {hint}")
 
     def _image(self, task: Task, place: int) -> Tensor:
         image = read_image(self.files.path(task.rows[place]), round(self.size * SHORT))
         if task.purpose is None:
-            return centre(image, self.size)
+            return center_crop(image, self.size)
         seed, step, first = task.purpose
         source = generator("crop", seed, step, first + place)
-        return crop(image, self.size, self.augmentation, source)
+        return random_crop(image, self.size, self.augmentation, source)
 
 
 def batches(reader: Reader, tasks: Iterable[Task], workers: int | None) -> Iterator[Tensor]:
-    """Read batches, uint8, in the order of the tasks, with any number of workers."""
-    import torchvision.transforms.v2  # noqa: F401  # once, not in every worker
+    """Yield batches, uint8, in the order of the tasks, with any number of workers."""
+    import torchvision.transforms.v2  # noqa: F401  # once, before the workers are forked
 
-    for images in in_order(reader, tasks, workers):
+    for images in map_in_workers(reader, tasks, workers):
         if isinstance(images, Exception):
             raise images
         yield images
 
 
-def in_order(reader: Any, tasks: Iterable[Any], workers: int | None = None) -> Iterator[Any]:  # noqa: ANN401
-    """What ``reader[task]`` gives for every task, done by worker processes (0: by this one)."""
+def map_in_workers(reader: Any, tasks: Iterable[Any], workers: int | None = None) -> Iterator[Any]:  # noqa: ANN401
+    """Yield ``reader[task]`` for every task, computed by worker processes (0: by this one)."""
     from torch.utils.data import DataLoader
 
     loader: DataLoader[Any] = DataLoader(
         reader,
         batch_size=None,
         sampler=tasks,
-        num_workers=cores() if workers is None else workers,
-        collate_fn=_as_it_is,
-        generator=torch.Generator(),  # else it takes a number from the global one
-        worker_init_fn=_patient,
+        num_workers=default_workers() if workers is None else workers,
+        collate_fn=_identity,
+        generator=torch.Generator(),  # otherwise it advances the global one
+        worker_init_fn=_delay_signals,
     )
     return iter(loader)
 
 
-def _patient(_worker: int) -> None:
-    """Let a worker outlive a signal to stop for as long as the process that it serves may need.
+def _delay_signals(_worker: int) -> None:
+    """Let a worker live on for a while after a signal to stop.
 
-    Schedulers send it to both, and that process must not lose its workers while it saves.
+    Schedulers signal all processes, and the main one must not lose its workers while it saves.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
         signal.signal(number, lambda *_: signal.alarm(PATIENCE))
 
 
-def _as_it_is(batch: Any) -> Any:  # noqa: ANN401
+def _identity(batch: Any) -> Any:  # noqa: ANN401
     return batch
 
 
-def cores() -> int:
-    """How many cores there are for each of this machine's processes, by its affinity."""
+def default_workers() -> int:
+    """Return the number of cores for each process of this machine, by its affinity."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(1, (usable or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
 
 
-def crop(image: Tensor, size: int, augmentation: Augmentation, source: torch.Generator) -> Tensor:
-    """A training view: a random part of the image, perhaps mirrored, of the wanted size."""
+def random_crop(
+    image: Tensor, size: int, augmentation: Augmentation, source: torch.Generator
+) -> Tensor:
+    """Return a training view: a random crop, perhaps mirrored, resized to `size`."""
+    from torchvision.transforms.v2.functional import resized_crop
+
     flip, down, right = torch.rand(3, generator=source).tolist()
     if augmentation.area is None:
-        image = _resized(image, size)
+        image = _resize(image, size)
         top = int(down * (image.shape[1] - size + 1))
         left = int(right * (image.shape[2] - size + 1))
         image = image[:, top : top + size, left : left + size]
     else:
-        image = _zoomed(image, _part(image, augmentation.area, source), size)
+        box = _random_box(image, augmentation.area, source)
+        image = resized_crop(image, *box, [size, size], antialias=True)
     return image.flip(2) if augmentation.flip and flip < 0.5 else image
 
 
-def centre(image: Tensor, size: int) -> Tensor:
-    """The test view: the centre of the image whose short side was resized to 256/224 of size."""
-    image = _resized(image, size)
+def center_crop(image: Tensor, size: int) -> Tensor:
+    """Return the test view: resize the short side to 256/224 of `size`, crop the center."""
+    image = _resize(image, size)
     top, left = (round((side - size) / 2) for side in image.shape[1:])
     return image[:, top : top + size, left : left + size]
 
 
-def _resized(image: Tensor, size: int) -> Tensor:
-    """Resize the short side to 256/224 of size, rounding as torchvision does."""
+def _resize(image: Tensor, size: int) -> Tensor:
+    """Resize the short side to 256/224 of `size`, rounding as torchvision does."""
     from torchvision.transforms.v2.functional import resize
 
     short = round(size * SHORT)
     return resize(image, [short], antialias=True)  # type: ignore[no-any-return]
 
 
-def _zoomed(image: Tensor, box: Box, size: int) -> Tensor:
-    from torchvision.transforms.v2.functional import resized_crop
+def _random_box(image: Tensor, area: tuple[float, float], source: torch.Generator) -> Box:
+    """Sample a box of random area and aspect; the largest that fits if ten attempts fail.
 
-    return resized_crop(image, *box, [size, size], antialias=True)  # type: ignore[no-any-return]
-
-
-def _part(image: Tensor, area: tuple[float, float], source: torch.Generator) -> Box:
-    """A rectangle of random area and aspect; the largest that fits if none of ten tries does."""
+    torchvision's `RandomResizedCrop` does the same, but only from the global random state.
+    """
     height, width = image.shape[1:]
     for _ in range(TRIES):
         a, b, c, d = torch.rand(4, generator=source).tolist()

@@ -13,8 +13,8 @@ from sortnet.lab.recipes import DEFAULTS
 from sortnet.lab.runs import Run
 from sortnet.networks import NETWORKS
 
-FUSION_OPTIONS = ("gate", "eps")
-"""Options that only a fusion with second-order terms uses."""
+FUSION_OPTIONS = ("gate", "eps", "where")
+"""Options that the plain sum does not use."""
 METRICS = {"error": ("error", "top1-error"), "error5": ("top5-error",)}
 """What the paper calls our metrics, where it does so in another way."""
 
@@ -94,7 +94,9 @@ def paper_values(run: Run, metric: str = "error") -> list[PaperValue]:
         PaperValue(value=7.35, place='Table 2', same_schedule=False)
         PaperValue(value=7.14, place='Table 1', same_schedule=False)
     """
-    usual = DEFAULTS[run.network]
+    usual = DEFAULTS.get(run.network)
+    if usual is None:
+        return []
     given = (run.recipe.sections, run.recipe.batch, run.recipe.warm_up)
     same = given == (usual.sections, usual.batch, usual.warm_up)
     found = [PaperValue(value, place, same) for value, place in _printed(run, metric)]

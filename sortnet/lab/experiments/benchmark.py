@@ -303,7 +303,7 @@ def _contestant(case: Case, machine: Machine, name: str) -> Variant:
 
 def _compiled(contestant: Variant, machine: Machine) -> Variant:
     assert isinstance(contestant.model, nn.Module)
-    return replace(contestant, model=machine.ready(contestant.model))
+    return replace(contestant, model=machine.maybe_compile(contestant.model))
 
 
 def _call(

@@ -12,6 +12,7 @@ from typing import Any
 from sortnet.errors import UsageError
 from sortnet.lab import paper
 from sortnet.lab.experiments.baselines import baseline, paper_values, training_key
+from sortnet.lab.experiments.sizes import OWN_PRECISION
 from sortnet.lab.recipes import BIGNET, DEFAULTS, GATED, IMAGENET_RESNET, LENET, RESNET, XU, Recipe
 from sortnet.lab.runs import Run
 from sortnet.networks import display
@@ -272,6 +273,19 @@ def _long(
     return _cell(row, DATA[data], with_curve(run))
 
 
+def _precision() -> Iterable[Cell]:
+    """Compare bfloat16 with float32 on the same seeds."""
+    base = Run("lenet", LENET, "sum", "cifar10", options={"branched": True}, name=OWN_PRECISION)
+    networks = {
+        "LeNet*": base,
+        "ResNet-20": replace(base, network="resnet20", recipe=RESNET, options={}),
+    }
+    for precision, base_row in (("float32", None), ("bfloat16", "float32")):
+        for column, run in networks.items():
+            run = replace(run, precision=precision)
+            yield Cell(precision, column, run, baseline=base_row)
+
+
 def _rates() -> Iterable[Cell]:
     """Whether BigNet, without batch normalisation, learns at the paper's first rate of 0.1."""
     for branched, fusion in ((False, "sum"), (True, "sum"), (True, "sort")):
@@ -341,6 +355,11 @@ EXPERIMENTS = {
             "evidence",
             "With and without SORT at the paper's schedule, error (%)",
             _with_baselines(_evidence()),
+        ),
+        Experiment(
+            "precision",
+            "bfloat16 against float32: CIFAR-10, error (%)",
+            _with_baselines(_precision()),
         ),
         Experiment(
             "rates",

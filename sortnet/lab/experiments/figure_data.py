@@ -1,7 +1,8 @@
 """What figures show that is measured and not trained: gradients and second-order terms."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from sortnet.fusion import kernels
 from sortnet.lab import data, measure, runs
-from sortnet.lab.claims.backprop import LAGS, POINTS, correlations, digits
+from sortnet.lab.measure.gradients import gradient_correlation
 from sortnet.lab.recipes import RESNET, Recipe
 from sortnet.networks import Network, create_model, display
 
@@ -22,6 +23,60 @@ NETWORKS: Mapping[str, Mapping[str, Any]] = {
     "resnet20": {},
     "resnet56": {},
 }
+
+
+DEPTHS = ("resnet20", "resnet32", "resnet56")
+LAGS = tuple(range(1, 17))
+"""In points of the line between two images."""
+POINTS = 64
+CALIBRATION = 24
+
+
+@cache
+def digits(count: int = 100) -> tuple[Tensor, Tensor]:
+    """Embedded images, ready for a network."""
+    dataset = data.load("digits")
+    batch = next(data.eval_batches(dataset, dataset.test, batch=count))
+    return batch.images, batch.labels
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """The autocorrelation of input gradients in one network.
+
+    Attributes:
+        network: Its name.
+        fusion: ``sum`` or ``sort``.
+        by_seed: One row for each seed, one column for each of `LAGS`.
+    """
+
+    network: str
+    fusion: str
+    by_seed: tuple[tuple[float, ...], ...]
+
+    @property
+    def mean(self) -> dict[int, float | None]:
+        """Over all lags, by seed."""
+        return {seed: sum(row) / len(row) for seed, row in enumerate(self.by_seed)}
+
+
+@cache
+def correlations(seeds: int) -> tuple[Correlation, ...]:
+    """Residual networks of each depth at their first weights, along a line between two digits."""
+    images, _ = digits()
+    found = []
+    with kernels.using("plain"):  # no kernel is worth its compilation for one pass
+        for network in DEPTHS:
+            for fusion in ("sum", "sort"):
+                rows = []
+                for seed in range(seeds):
+                    torch.manual_seed(seed)
+                    made = create_model(network, 10, fusion)
+                    pair = images[2 * seed : 2 * seed + CALIBRATION]
+                    values = gradient_correlation(made, pair, LAGS, POINTS, seed)
+                    rows.append(tuple(values.tolist()))
+                found.append(Correlation(network, fusion, tuple(rows)))
+    return tuple(found)
 
 
 def correlation(seeds: int = 6) -> dict[str, Any]:
@@ -98,7 +153,7 @@ def _steps(
     losses, growths = [], []
     for step, (images, labels) in enumerate(batches):
         for group in optimizer.param_groups:
-            group["lr"] = recipe.rate(step)
+            group["lr"] = recipe.learning_rate(step)
         loss = F.cross_entropy(network(images), labels)
         optimizer.zero_grad()
         torch.autograd.backward(loss)
@@ -125,5 +180,5 @@ def _trained(
         run = runs.read(directory)
         dataset = run.load(root)
         network, _ = runs.load(directory)
-        batch = next(data.evaluation(dataset, dataset.train, batch=IMAGES))
+        batch = next(data.eval_batches(dataset, dataset.train, batch=IMAGES))
         yield f"{run.title}, {run.data}, seed {run.seed}", network, batch.images

@@ -117,8 +117,8 @@ def _ours(case: Case, dataset: Dataset, precision: str) -> Iterator[None]:
     recipe = DEFAULTS[case.network]
     network = create_model(case.network, 10, **case.variant)
     trainer = Trainer(network, dataset, recipe, seed=0, directory=Path(), precision=precision)
-    trainer.called.train()
-    for batch in trainer._stream():
+    trainer.wrapped.train()
+    for batch in trainer.batches():
         trainer.step(batch)
         yield
 
@@ -128,7 +128,7 @@ def _usual(case: Case, dataset: Dataset) -> Iterator[None]:
     network = create_model(case.network, 10, **case.variant)
     optimizer = torch.optim.SGD(
         network.parameters(),
-        recipe.rate(0),
+        recipe.learning_rate(0),
         momentum=recipe.momentum,
         weight_decay=recipe.decay,
         nesterov=recipe.nesterov,

@@ -1,177 +1,134 @@
-"""What came of an experiment's runs, from which tables and curves are made.
+"""The results of an experiment: for each cell of its table, the runs that fill it, by seed.
 
-A run that has ended is found in its directory, or kept as one JSON file, small enough for a
-repository: what it was, on what machine, its errors and its learning curve.
+This is where a table cell becomes a number: `CellResults.values`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-from sortnet import files
-from sortnet.errors import UsageError
-from sortnet.lab import runs
-from sortnet.lab.experiments.definitions import Cell, experiment
+from sortnet.lab.experiments.definitions import Cell, Experiment, experiment
 from sortnet.lab.experiments.sizes import Size, differences
-from sortnet.lab.experiments.worker import TRANSFER
-from sortnet.lab.runs import Run
-
-POINTS = 100
-"""Points of a stored learning curve."""
-CHANCE = 0.97
-"""A network whose error is above this part of a blind guess's has not converged."""
-
-Stored = dict[str, Any]
-Entry = dict[str, Any]
+from sortnet.lab.runs import Run, RunRecord, record
+from sortnet.lab.statistics import Comparison, adjust, compare
 
 
-def collect(name: str, chosen: Size, seeds: int | None, *places: str | Path) -> Stored:
+@dataclass(frozen=True)
+class CellResults:
+    """A cell and the runs that fill it.
+
+    Attributes:
+        cell: The cell, with the paper's run.
+        run: The same run at the size of the experiment, seed 0.
+        records: The runs that have ended, by seed.
+    """
+
+    cell: Cell
+    run: Run
+    records: Mapping[int, RunRecord]
+
+    @property
+    def values(self) -> dict[int, float | None]:
+        """The cell's metric by seed; None for a run that did not converge."""
+        metric = self.cell.metric
+        return {s: r.value(metric) for s, r in self.records.items() if r.has(metric)}
+
+    @property
+    def changed(self) -> list[str]:
+        """How the runs differ from the paper's."""
+        return differences(self.run, self.cell.run)
+
+
+@dataclass(frozen=True)
+class CellComparison:
+    """A cell compared with its baseline over the seeds that both have."""
+
+    cell: CellResults
+    baseline: CellResults
+    difference: Comparison
+
+
+@dataclass(frozen=True)
+class ExperimentResults:
+    """The cells of an experiment at one size, as far as their runs have ended."""
+
+    experiment: Experiment
+    size: Size
+    cells: tuple[CellResults, ...]
+
+    @property
+    def records(self) -> list[RunRecord]:
+        """The runs of all cells, each once."""
+        return list({r.run.id: r for cell in self.cells for r in cell.records.values()}.values())
+
+    @property
+    def source(self) -> str:
+        """Experiment and size, and the precision if it is not float32."""
+        name = f"{self.experiment.name}, size {self.size.name}"
+        precisions = {cell.run.precision for cell in self.cells}
+        return name if len(precisions) != 1 else f"{name}{_unless_float32(*precisions)}"
+
+    def cell(self, row: str | None, column: str) -> CellResults | None:
+        """Return the cell of a row and column."""
+        for found in self.cells:
+            if (found.cell.row, found.cell.column) == (row, column):
+                return found
+        return None
+
+    def filled(self) -> "ExperimentResults":
+        """Return the same without the cells that no run fills yet."""
+        return replace(self, cells=tuple(cell for cell in self.cells if cell.values))
+
+    def pairs(self) -> list[tuple[CellResults, CellResults]]:
+        """Return each cell that has a baseline, with the baseline's cell."""
+        found = [(cell, self.cell(cell.cell.baseline, cell.cell.column)) for cell in self.cells]
+        return [(cell, base) for cell, base in found if base is not None]
+
+    def comparisons(self) -> list[CellComparison]:
+        """Compare cells with their baselines, p-values corrected for each other.
+
+        Cells without at least two seeds in common with their baseline are left out.
+        """
+        pairs = self.pairs()
+        found = adjust(compare(cell.values, base.values) for cell, base in pairs)
+        return [
+            CellComparison(cell, base, difference)
+            for (cell, base), difference in zip(pairs, found, strict=True)
+            if difference is not None and difference.pairs > 1
+        ]
+
+
+def _unless_float32(precision: str) -> str:
+    return "" if precision == "float32" else f", {precision}"
+
+
+def collect(
+    name: str, size: Size, seeds: int | None, *directories: str | Path
+) -> ExperimentResults:
     """Gather the runs of an experiment that have ended.
 
     Arguments:
-        name: Of the experiment.
-        chosen: The size and precision of its runs.
-        seeds: How many seeds; as many as the size has without it.
-        places: Directories of runs or of what is kept of them; the first that has a run counts.
-
-    Returns:
-        ``cells`` with heading, the paper's figure and the runs that fill them; ``runs`` by id,
-        with run.json, test result and a thinned learning curve.
+        name: The experiment.
+        size: Size and precision of its runs.
+        seeds: Number of seeds; the size's own if None.
+        directories: Of runs or of stored results; the first that has a run counts.
     """
     wanted = experiment(name)
-    count = chosen.seeds if seeds is None else seeds
-    fitted = [[chosen.fit(cell.run, seed) for seed in range(count)] for cell in wanted.cells]
-    entries = {run.id: entry(run, *places) for same in fitted for run in same}
-    return {
-        "experiment": wanted.name,
-        "title": wanted.title,
-        "size": chosen.name,
-        "about": chosen.about,
-        "precision": chosen.precision,
-        "cells": [_cell(cell, same) for cell, same in zip(wanted.cells, fitted, strict=True)],
-        "runs": {key: found for key, found in entries.items() if found is not None},
-    }
+    count = size.seeds if seeds is None else seeds
+    known: dict[str, RunRecord | None] = {}
+    cells = []
+    for cell in wanted.cells:
+        found = {}
+        for run in (size.fit(cell.run, seed) for seed in range(count)):
+            if run.id not in known:
+                known[run.id] = record.find(run, *directories)
+            if (one := known[run.id]) is not None:
+                found[run.seed] = one
+        cells.append(CellResults(cell, size.fit(cell.run), found))
+    return ExperimentResults(wanted, size, tuple(cells))
 
 
-def keep(stored: Stored, place: Path) -> None:
-    """Keep each run as a JSON file."""
-    for key, found in stored["runs"].items():
-        file = place / f"{key}.json"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        files.write_sealed(file, found)
-
-
-def _cell(cell: Cell, same: list[Run]) -> dict[str, Any]:
-    return {
-        "row": cell.row,
-        "column": cell.column,
-        "paper": cell.paper,
-        "dash": cell.dash,
-        "metric": cell.metric,
-        "baseline": cell.baseline,
-        "changed": differences(same[0], cell.run),
-        "runs": {str(run.seed): run.id for run in same},
-    }
-
-
-def entry(run: Run, *places: str | Path) -> Entry | None:
-    """What came of a run, out of the first place that has it; None if it has not ended."""
-    for place in places:
-        found = _read(Path(place) / run.id) or _kept(Path(place) / f"{run.id}.json")
-        if found is not None:
-            return found
-    return None
-
-
-def _kept(file: Path) -> Entry | None:
-    """What `keep` has written."""
-    if not file.is_file():
-        return None
-    found: Entry = files.read_sealed(file)
-    if not {"ended", "test", "data"} <= found.keys():
-        raise UsageError(f"{file} does not hold what is kept of a run")
-    return found
-
-
-def _read(directory: Path) -> Entry | None:
-    """What is to be kept of a run that has ended, out of its directory."""
-    result = runs.result(directory)
-    if result is None:
-        return None
-    carried = directory / TRANSFER
-    return {
-        **files.read_sealed(directory / "run.json"),
-        "ended": result.ended,
-        "steps": result.steps,
-        "seconds": round(result.seconds, 2),
-        "test": dict(result.test),
-        "where": result.where,
-        "transfer": files.read_json(carried) if carried.is_file() else None,
-        "curve": thinned(runs.rows(directory)),
-    }
-
-
-def thinned(rows: Iterable[Mapping[str, Any]], points: int = POINTS) -> dict[str, Any]:
-    """A learning curve of at most so many points: means over stretches of equal length.
-
-    Returns:
-        By split ``step``, ``loss`` and ``error``, each a list.
-
-    Example:
-        >>> rows = [{"split": "train", "step": i, "loss": i, "error": 50} for i in range(1, 5)]
-        >>> thinned(rows, points=2)
-        {'train': {'step': [2, 4], 'loss': [1.5, 3.5], 'error': [50.0, 50.0]}}
-    """
-    splits: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if row["split"] != "test":  # it is looked at once, and is no curve
-            splits.setdefault(row["split"], []).append(row)
-    return {split: _thinned(found, points) for split, found in splits.items()}
-
-
-def _thinned(rows: list[Mapping[str, Any]], points: int) -> dict[str, list[float]]:
-    width = -(-len(rows) // points)
-    parts = [rows[i : i + width] for i in range(0, len(rows), width)]
-    curve: dict[str, list[float]] = {"step": [part[-1]["step"] for part in parts]}
-    for key in ("loss", "error"):
-        means = [sum(row[key] for row in part) / len(part) for part in parts]
-        curve[key] = [float(f"{mean:.5g}") for mean in means]
-    return curve
-
-
-def values(stored: Stored, cell: Mapping[str, Any]) -> dict[int, float | None]:
-    """A cell's figure by seed; None for a run that did not converge."""
-    found = {}
-    for seed, key in cell["runs"].items():
-        run = stored["runs"].get(key)
-        if run is not None and _measured(run, cell["metric"]):
-            found[int(seed)] = _value(run, cell["metric"])
-    return found
-
-
-def _measured(entry: Mapping[str, Any], metric: str) -> bool:
-    """Whether there is a figure, or never will be one; features are carried over afterwards."""
-    carried = metric.endswith("-accuracy") and entry["ended"] == "finished"
-    return not carried or entry["transfer"] is not None
-
-
-def _value(entry: Mapping[str, Any], metric: str) -> float | None:
-    if metric.endswith("-accuracy") and entry["transfer"] is not None:
-        return float(entry["transfer"]["accuracy"][metric.removesuffix("-accuracy")])
-    if not converged(entry):
-        return None
-    if metric == "validation":
-        return float(entry["curve"]["validation"]["error"][-1])
-    return float(entry["test"][metric])
-
-
-def converged(entry: Mapping[str, Any]) -> bool:
-    """Whether a run ended with finite numbers and better than by chance."""
-    if entry["ended"] != "finished":
-        return False
-    return better_than_chance(entry["test"]["error"], len(entry["data"]["classes"]))
-
-
-def better_than_chance(error: float, classes: int) -> bool:
-    """Whether an error in per cent is below that of a blind guess among so many classes."""
-    return classes < 2 or error < CHANCE * 100 * (1 - 1 / classes)
+def keep(results: ExperimentResults, directory: Path) -> None:
+    """Store each run as a JSON file."""
+    for one in results.records:
+        record.write(one, directory)

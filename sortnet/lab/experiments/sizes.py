@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from sortnet.errors import UsageError
 from sortnet.lab.recipes import DEFAULTS
 from sortnet.lab.runs import Run
+from sortnet.lab.runs.settings import differing, flat
 from sortnet.lab.training import resolve_precision
 
 SMOKE_STEPS = {"lenet": 60, "bignet": 16, "wrn28": 24, "resnet56": 16, "resnet50": 12}
@@ -23,18 +24,20 @@ MINI_SCALES = {
     "wrn28": 0.05,
 }
 """Relative to the paper's schedule; networks for ImageNet have a hundredth of it."""
+OWN_PRECISION = "own-precision"
+"""The name of a run whose precision is what an experiment compares."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """A size.
+    """How much of the paper's schedule is run.
 
     Attributes:
         name: As `sortnet reproduce --size` takes it.
         about: What it is good for.
-        seeds: How many seeds there are without being asked for.
-        change: Makes the paper's run one of this size.
-        environment: Of the processes that train.
+        seeds: The default number of seeds.
+        change: Turns the paper's run into one of this size.
+        environment: Environment variables of the training processes.
         precision: What convolutions compute in.
     """
 
@@ -46,8 +49,11 @@ class Size:
     precision: str = "float32"
 
     def fit(self, run: Run, seed: int = 0) -> Run:
-        """The paper's run at this size, with a seed."""
-        return replace(self.change(run), seed=seed, precision=self.precision)
+        """Return the paper's run at this size, with a seed."""
+        precision = self.precision
+        if run.name == OWN_PRECISION:
+            run, precision = replace(run, name=""), run.precision
+        return replace(self.change(run), seed=seed, precision=precision)
 
 
 def _smoke(run: Run) -> Run:
@@ -112,8 +118,19 @@ def size(name: str, precision: str = "float32", device: str = "auto") -> Size:
     return replace(SIZES[name], precision=resolve_precision(precision, device))
 
 
+TEXTS = {
+    "network": "{new} for {old}",
+    "recipe.scale": "{new} of the schedule",
+    "data": "{new} for {old}",
+    "recipe.batch": "batch {new}",
+    "recipe.clip": "gradient clipped at {new}",
+    "options.width": "width {new}",
+}
+"""How `differences` states a changed setting. Others follow from these or change no outcome."""
+
+
 def differences(run: Run, original: Run) -> list[str]:
-    """In what a run is not the paper's.
+    """Return how a run differs from the paper's.
 
     Example:
         >>> from sortnet.lab.experiments.definitions import EXPERIMENTS
@@ -121,17 +138,8 @@ def differences(run: Run, original: Run) -> list[str]:
         >>> differences(SIZES["mini"].fit(wide), wide)
         ['0.05 of the schedule', 'width 2']
     """
-    found = []
-    if run.network != original.network:
-        found.append(f"{run.network} for {original.network}")
-    if run.recipe.scale != 1:
-        found.append(f"{run.recipe.scale:.2g} of the schedule")
-    if run.data != original.data:
-        found.append(f"{run.data} for {original.data}")
-    if run.recipe.batch != original.recipe.batch:
-        found.append(f"batch {run.recipe.batch}")
-    if run.recipe.clip != original.recipe.clip:
-        found.append(f"gradient clipped at {run.recipe.clip:g}")
-    if run.options.get("width") != original.options.get("width"):
-        found.append(f"width {run.options['width']}")
-    return found
+    new, old = flat(run.as_json()), flat(original.as_json())
+    new["recipe.scale"] = f"{run.recipe.scale:.2g}"
+    old["recipe.scale"] = "1"  # a definition's own scale is a difference from the paper, too
+    changed = differing([new, old])
+    return [t.format(new=new[n], old=old.get(n)) for n, t in TEXTS.items() if n in changed]

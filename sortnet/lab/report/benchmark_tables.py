@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from sortnet.lab.report.style import GREY, OTHERS, canvas, save, styled
+from sortnet.lab.report.tables import line
 from sortnet.networks import NETWORKS
 
 Row = list[str]
@@ -94,13 +95,13 @@ def summary(result: dict[str, Any]) -> str:
         "plain formula: time",
         "memory",
     ]
-    lines = [_line(heading), _line(["---"] * len(heading))]
+    lines = [line(heading), line(["---"] * len(heading))]
     for name in dict.fromkeys(name for name, _ in eager):
         cells = [name]
         for against in ("SORT", "naive"):
             m = eager[name, against]
             cells += [f"{m['time']['median']:.2f}", f"{m['saved'][1] / m['saved'][0]:.2f}"]
-        lines.append(_line(cells))
+        lines.append(line(cells))
     return "\n".join(lines) + "\n"
 
 
@@ -109,14 +110,15 @@ def markdown(result: dict[str, Any]) -> str:
     machine = result["machine"]
     lines = [
         f"Measured on {machine['processor']}, {machine['threads']} threads, GPU {machine['gpu']}, "
-        f"torch {machine['torch']}, {result['plan']['rounds']} rounds in turns, "
+        f"{result['plan'].get('precision', 'float32')}, torch {machine['torch']}, "
+        f"{result['plan']['rounds']} rounds in turns, "
         f"{result['seconds'] // 60} minutes; the machine's measured peak is "
         f"{result['peak']['multiply_adds'] / 1e9:.0f} billion multiply-adds and "
         f"{result['peak']['bytes'] / 1e9:.0f} GB a second.",
     ]
     for title, (heading, rows) in tables(result).items():
-        lines += ["", f"### {title}", "", _line(heading), _line(["---"] * len(heading))]
-        lines += [_line(row) for row in rows]
+        lines += ["", f"### {title}", "", line(heading), line(["---"] * len(heading))]
+        lines += [line(row) for row in rows]
     return "\n".join(lines) + "\n"
 
 
@@ -128,19 +130,15 @@ def against_pytorch(result: dict[str, Any]) -> str:
         f"Images per second, measured on {machine['processor']}, {machine['threads']} threads, "
         f"{result['workers']} workers, torch {machine['torch']}, {result['rounds']} turns.",
         "",
-        _line(heading),
-        _line(["---"] * len(heading)),
+        line(heading),
+        line(["---"] * len(heading)),
     ]
     for one in result["measurements"]:
         ratio = one["speedup"]
         times = f"{ratio['median']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]"
         rates = [f"{rate:.0f}" for rate in one["images"]]
-        lines.append(_line([one["network"], str(one["batch"]), *rates, times]))
+        lines.append(line([one["network"], str(one["batch"]), *rates, times]))
     return "\n".join(lines) + "\n"
-
-
-def _line(cells: Row) -> str:
-    return "| " + " | ".join(cells) + " |"
 
 
 @styled

@@ -1,7 +1,8 @@
-"""What a page shows of run directories, as data; what cannot be read is listed with the reason."""
+"""What a page shows, as data; files that cannot be read are listed with the reason."""
 
 import base64
 import binascii
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,23 +14,27 @@ from typing import Any, TypeVar
 import sortnet
 from sortnet import files
 from sortnet.errors import UsageError
-from sortnet.lab import runs
 from sortnet.lab.experiments.baselines import baseline, paper_values
-from sortnet.lab.experiments.results import better_than_chance
-from sortnet.lab.report import benchmark_tables as cost
-from sortnet.lab.report import groups
-from sortnet.lab.report.thinning import METRICS, curves, number, rounded
-from sortnet.lab.runs import Run
+from sortnet.lab.report import benchmark_tables, groups
+from sortnet.lab.runs import Run, RunRecord, record
+from sortnet.lab.runs.curves import DIGITS, Curve, extremes, finite
+from sortnet.lab.runs.settings import flat, text
 
+METRICS = {
+    "validation error": ("validation", "error"),
+    "train loss": ("train", "loss"),
+    "train error": ("train", "error"),
+    "learning rate": ("train", "rate"),
+    "gradient norm": ("train", "gradient"),
+}
+"""The curves that can be drawn: by name, split and column."""
 POINTS = 200_000
 """Points of all curves together; at least `FEWEST` and at most `MOST` of one."""
 FEWEST, MOST = 250, 4_000
 PICTURES = 1_400_000
-"""Characters of all pictures together."""
-LARGEST = 1e15
-"""A figure of a result beyond it is an error; sums of such numbers would be infinite."""
+"""Characters of all images together."""
 EVENTS = 200
-"""Events of a run that are kept, the last ones."""
+"""The last events of a run that are kept."""
 VERDICTS = ("holds", "does not hold", "not decided")
 READ = ("run.json", "metrics.jsonl", "events.jsonl", "result.json", "mistakes.json")
 """The files of a run that the page depends on."""
@@ -42,225 +47,211 @@ T = TypeVar("T")
 
 
 @dataclass
-class Faults:
-    """What could not be read, and why."""
+class Problems:
+    """Files that could not be read, and why."""
 
     found: list[dict[str, str]] = field(default_factory=list)
 
     @contextmanager
-    def at(self, where: Path) -> Iterator[None]:
-        """Go on after whatever is wrong with a file, and remember it."""
+    def at(self, path: Path) -> Iterator[None]:
+        """Record what is wrong with a file and continue."""
         try:
             yield
         except (*BROKEN, OSError) as error:
             reason = " ".join(str(error).split()) or type(error).__name__
-            reason = reason.removeprefix(f"{where} ")
-            self.found.append({"where": str(where), "reason": reason[:300]})
+            reason = reason.removeprefix(f"{path} ")
+            self.found.append({"where": str(path), "reason": reason[:300]})
 
 
 @dataclass(frozen=True)
 class Share:
-    """How much of a page one run may take: points of a curve and characters of pictures."""
+    """How much of a page one run may take: points of a curve and characters of images."""
 
     points: int
     pictures: int
 
     @classmethod
     def of(cls, count: int) -> "Share":
-        """An equal share for each of so many runs."""
-        points = POINTS // (count * (len(METRICS) - 1))  # the rate has hardly any
+        """Return an equal share for each of so many runs."""
+        points = POINTS // (count * (len(METRICS) - 1))  # the learning rate has hardly any
         return cls(max(FEWEST, min(MOST, points)), PICTURES // count)
 
 
 def gather(directories: Sequence[Path]) -> Json:
-    """Everything that a page shows.
+    """Return everything that a page shows.
 
     Arguments:
-        directories: In and below which the runs are. They may hold ``claims.json``, a list of
+        directories: In and below which the runs are: run directories, or the JSON files that
+            `sortnet reproduce --results` keeps of them. They may hold ``claims.json``, a list of
             claims with verdicts, and ``cost.json``, as `sortnet bench --json` writes it.
 
     Raises:
-        ValueError: There is no run.
+        UsageError: There is no run.
     """
-    found, faults = found_in(directories), Faults()
-    share = Share.of(len(found))
-    known: list[Run] = []
+    sources, problems = find_all(directories), Problems()
+    share = Share.of(len(sources))
+    records: list[RunRecord] = []
     entries: list[Json] = []
     classes: dict[tuple[str, ...], int] = {}
-    for directory in found:
-        run, entry, wrong = _entry(directory, stamp(directory), share)
-        faults.found += wrong
-        if run is not None and entry is not None:
-            names = tuple(entry["classes"])
-            place = classes.setdefault(names, len(classes))
-            known.append(run)
-            entries.append({**entry, "id": shown(directory, directories), "classes": place})
-    configurations = groups.grouped(known, entries)
-    content = {
+    for source in sources:
+        found, wrong = _read(source, stamp(source), share)
+        problems.found += wrong
+        if found is not None:
+            one, entry = found
+            place = classes.setdefault(one.classes, len(classes))
+            records.append(one)
+            entries.append({**entry, "id": shown(source, directories), "classes": place})
+    configurations = groups.grouped(records)
+    settings = [entry["settings"] for entry in entries]
+    return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "version": sortnet.__version__,
         "metrics": list(METRICS),
         "runs": entries,
         "groups": configurations,
         "classes": [list(names) for names in classes],
-        "differences": groups.differences(configurations, entries),
-        "claims": _beside(directories, "claims.json", claims, faults),
-        "cost": _beside(directories, "cost.json", _cost, faults),
+        "differences": groups.differences(configurations, settings),
+        "claims": _beside(directories, "claims.json", claims, problems),
+        "cost": _beside(directories, "cost.json", _cost, problems),
+        "faults": problems.found,
     }
-    return content | {"faults": faults.found}
 
 
-def found_in(directories: Sequence[Path]) -> list[Path]:
-    """The runs in and below directories; that there is none is an error."""
+def find_all(directories: Sequence[Path]) -> list[Path]:
+    """Return the runs in and below directories.
+
+    A stored record is left out where the directory of the same run lies beside it.
+
+    Raises:
+        UsageError: There is none.
+    """
     for directory in directories:
         if not directory.is_dir():
             raise UsageError(f"{directory} is not a directory: give the directories of runs")
-    found = runs.find(*directories)
+    found = record.find_all(*directories)
     if not found:
         places = ", ".join(map(str, directories)) or "no directory at all"
         raise UsageError(
             f"no runs in {places}: a run has a run.json, which `sortnet train` writes"
         )
-    return found
+    return [source for source in found if source.is_dir() or source.with_suffix("") not in found]
 
 
-def stamp(directory: Path) -> tuple[tuple[int, int], ...]:
-    """Changes whenever a file that the page depends on does."""
+def stamp(source: Path) -> tuple[tuple[int, int], ...]:
+    """Return a value that changes whenever a file that the page depends on does."""
     stamps = []
-    for name in READ:
+    for path in [source, *(source / name for name in READ)]:
         try:
-            status = (directory / name).stat()
+            status = path.stat()
             stamps.append((status.st_mtime_ns, status.st_size))
         except OSError:
             stamps.append((0, 0))
     return tuple(stamps)
 
 
-def shown(directory: Path, directories: Sequence[Path]) -> str:
-    """The directory as seen from the one that was given."""
+def shown(source: Path, directories: Sequence[Path]) -> str:
+    """Return the path of a run as seen from the directory that was given."""
+    source = source if source.is_dir() else source.with_suffix("")
     for root in directories:
-        if directory != root and directory.is_relative_to(root):
-            return str(directory.relative_to(root))
-    return str(directory)
+        if source != root and source.is_relative_to(root):
+            return str(source.relative_to(root))
+    return str(source)
 
 
-@lru_cache(maxsize=1024)  # a page that is served is made again and again
-def _entry(
-    directory: Path, _stamp: object, share: Share
-) -> tuple[Run | None, Json | None, list[dict[str, str]]]:
-    """A run, what is shown of it, and what of it could not be read."""
-    faults = Faults()
-    with faults.at(directory / "run.json"):
-        run, about = runs.read(directory), files.read_sealed(directory / "run.json")
-        entry = _described(run, about)
-        _add_files(entry, directory, share, faults)
-        return run, entry, faults.found
-    return None, None, faults.found
+@lru_cache(maxsize=1024)  # a served page is built again and again
+def _read(
+    source: Path, _stamp: object, share: Share
+) -> tuple[tuple[RunRecord, Json] | None, list[dict[str, str]]]:
+    """Return a run, what is shown of it, and which of its files could not be read."""
+    problems = Problems()
+    with problems.at(source / "run.json" if source.is_dir() else source):
+        one = record.read(source, problems.at)
+        _check(one.run)
+        return (one, _entry(one, share, problems)), problems.found
+    return None, problems.found
 
 
-def _checked(run: Run) -> None:
-    """See that what runs are grouped and compared by is of the kind that it should be."""
+def _check(run: Run) -> None:
+    """Check the types of what runs are grouped and compared by."""
     kinds = {"fusion": str, "data": str, "seed": int, "options": dict}
     for name, kind in kinds.items():
-        if not isinstance(getattr(run, name), kind):
-            raise UsageError(
-                f"the run's {name} {groups.text(getattr(run, name))} is no {kind.__name__}"
-            )
+        value = getattr(run, name)
+        if not isinstance(value, kind):
+            raise UsageError(f"the run's {name} {text(value)} is not of type {kind.__name__}")
     for name in ("scale", "steps"):
-        if number(getattr(run.recipe, name)) is None:
-            raise UsageError(f"the recipe's {name} is no number")
-    groups.key(run)  # which JSON can hold
+        if finite(getattr(run.recipe, name)) is None:
+            raise UsageError(f"the recipe's {name} is not a number")
+    groups.key(run)  # fails for what JSON cannot hold
     baseline(run)
     paper_values(run)
 
 
-def _described(run: Run, about: Json) -> Json:
-    """What run.json says."""
-    _checked(run)
-    data, machine = about.get("data") or {}, about.get("machine") or {}
-    settings = groups.flat(run.as_json())
-    settings |= groups.flat({"machine": machine})
-    settings |= groups.flat({"data": {k: data.get(k) for k in ("fingerprint", "images")}})
-    return {
+def _entry(one: RunRecord, share: Share, problems: Problems) -> Json:
+    """Return what the page shows of a run."""
+    run = one.run
+    data = {name: one.data.get(name) for name in ("fingerprint", "images")}
+    entry: Json = {
         "title": run.title,
         "seed": run.seed,
         "total": run.recipe.steps,
-        "settings": settings,
-        "classes": [str(name) for name in data.get("classes") or []],
-        "curves": {},
+        "settings": flat(run.as_json()) | flat({"machine": one.machine, "data": data}),
+        "curves": _curves(one.curves, share.points),
         "events": [],
-        "ended": None,
-        "converged": False,
-        "steps": 0,
-        "confusion": None,
+        "ended": one.ended,
+        "steps": one.steps,
+        "confusion": one.confusion,
         "mistakes": [],
         "mistakes_kept": 0,
-        **dict.fromkeys(("where", "error", "error5", "loss", "images", "seconds", "alive")),
+        "where": one.where,
+        "seconds": one.seconds,
+        "alive": one.last_change(),
+        **{name: one.test.get(name) for name in ("error", "error5", "loss", "images")},
     }
+    with problems.at(one.source / "events.jsonl"):
+        entry["events"] = [_event(event) for event in one.events()][-EVENTS:]
+    with problems.at(one.source / "mistakes.json"):
+        found = [_mistake(mistake, len(one.classes)) for mistake in one.mistakes()]
+        entry["mistakes"], entry["mistakes_kept"] = _fitting(found, share), len(found)
+    return entry
 
 
-def _add_files(entry: Json, directory: Path, share: Share, faults: Faults) -> None:
-    """Add what the other files say, each for itself."""
-    path = directory / "metrics.jsonl"
-    with faults.at(path):
-        rows = runs.rows(directory)
-        entry["curves"] = curves(rows, share.points)
-        entry["steps"] = max((row["step"] for row in rows), default=0)
-        entry["alive"] = path.stat().st_mtime if rows else None
-    with faults.at(directory / "events.jsonl"):
-        entry["events"] = [_event(event) for event in runs.events(directory)][-EVENTS:]
-    with faults.at(directory / "result.json"):
-        result = runs.result(directory)
-        if result is not None:
-            entry |= _result(result, len(entry["classes"]))
-    path = directory / "mistakes.json"
-    with faults.at(path):
-        if path.is_file():
-            found = [_mistake(m, len(entry["classes"])) for m in files.read_json(path)]
-            entry["mistakes"], entry["mistakes_kept"] = _fitting(found, share), len(found)
+def _curves(curves: Mapping[str, Curve], limit: int) -> dict[str, list[Any]]:
+    """Return by metric the difference of each step from the one before it, and the values."""
+    packed: dict[str, list[Any]] = {}
+    for name, (split, column) in METRICS.items():
+        curve = curves.get(split, {"step": [], column: []})
+        known = [i for i, value in enumerate(curve[column]) if value is not None]
+        if known:
+            steps, values = ([curve[key][i] for i in known] for key in ("step", column))
+            steps, values = extremes(steps, values, limit)
+            gaps = [b - a for a, b in zip([0, *steps], steps, strict=False)]
+            packed[name] = [gaps, [rounded(value) for value in values]]
+    return packed
+
+
+def rounded(value: float) -> float:
+    """Round a value to `DIGITS` significant digits; whole numbers become integers."""
+    short = float(f"{value:.{DIGITS}g}")
+    if math.isinf(short):  # the largest numbers are rounded up to it
+        return value
+    return int(short) if short.is_integer() and abs(short) < 1e15 else short
 
 
 def _event(event: Json) -> Json:
-    time = number(event["time"])
+    time = finite(event["time"])
     if time is None:
-        raise UsageError(f"the time {event['time']!r} of an event is no number")
+        raise UsageError(f"the time {event['time']!r} of an event is not a number")
     rest = {k: v for k, v in event.items() if k not in ("time", "event", "step")}
     return {
         "time": time,
         "event": str(event["event"]),
-        "step": number(event.get("step")),
-        "details": groups.flat(rest),
+        "step": finite(event.get("step")),
+        "details": flat(rest),
     }
-
-
-def _result(result: runs.Result, classes: int) -> Json:
-    entry: Json = {
-        "ended": groups.text(result.ended),
-        "where": None if result.where is None else groups.text(result.where),
-        "seconds": number(result.seconds),
-    }
-    figures = (*result.test.values(), result.seconds)
-    if large := [x for x in map(number, figures) if x is not None and abs(x) > LARGEST]:
-        raise UsageError(f"{large[0]:g} is larger than any figure of a result can be")
-    if (steps := number(result.steps)) is None:
-        raise UsageError(f"steps {result.steps!r} is no number")
-    entry["steps"] = int(steps)
-    for name in ("error", "error5", "loss", "images"):
-        entry[name] = number(result.test.get(name))
-    if entry["ended"] == "finished" and entry["error"] is None:
-        raise UsageError("the result has no test error")
-    if entry["ended"] == "finished":
-        entry["converged"] = better_than_chance(entry["error"], classes)
-    if result.confusion is not None:
-        rows = [[int(count) for count in row] for row in result.confusion]
-        if not classes == len(rows) or any(len(row) != classes for row in rows):
-            raise UsageError(f"the confusion matrix is not of {classes} x {classes} classes")
-        entry["confusion"] = rows
-    return entry
 
 
 def _mistake(mistake: Json, classes: int) -> Json:
-    png, sure = str(mistake["png"]), number(mistake["probability"])
+    png, sure = str(mistake["png"]), finite(mistake["probability"])
     try:
         picture = base64.b64decode(png, validate=True)
     except binascii.Error:
@@ -270,7 +261,7 @@ def _mistake(mistake: Json, classes: int) -> Json:
     label, taken_for = int(mistake["label"]), int(mistake["taken_for"])
     if sure is None or not (0 <= label < classes and 0 <= taken_for < classes):
         raise UsageError(f"image {mistake['image']!r} is of no class that there is")
-    image = groups.text(mistake["image"])
+    image = text(mistake["image"])
     return {"image": image, "label": label, "as": taken_for, "sure": rounded(sure), "png": png}
 
 
@@ -286,13 +277,13 @@ def _fitting(mistakes: list[Json], share: Share) -> list[Json]:
 
 
 def _beside(
-    directories: Sequence[Path], name: str, read: Callable[[Any], list[T]], faults: Faults
+    directories: Sequence[Path], name: str, read: Callable[[Any], list[T]], problems: Problems
 ) -> list[T]:
     """What a file of that name holds, in any of the directories."""
     found: list[T] = []
     for path in dict.fromkeys(directory / name for directory in directories):
         if path.is_file():
-            with faults.at(path):
+            with problems.at(path):
                 found += read(files.read_json(path))
     return found
 
@@ -309,5 +300,5 @@ def claims(value: Sequence[Mapping[str, Any]]) -> list[Json]:
 
 
 def _cost(value: Json) -> list[Json]:
-    tables = cost.tables(value).items()
+    tables = benchmark_tables.tables(value).items()
     return [{"title": t, "heading": heading, "rows": rows} for t, (heading, rows) in tables]

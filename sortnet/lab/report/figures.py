@@ -8,7 +8,7 @@ from torch import nn
 
 from sortnet.blocks import Basic, TwoBranch
 from sortnet.fusion import EPS, Fusion, fuse
-from sortnet.lab.report.style import COLOURS, GREY, OTHERS, canvas, save, styled
+from sortnet.lab.report.style import COLORS, GREY, OTHERS, canvas, save, styled
 
 SYMBOLS = {
     "sum": "{a} + {b}",
@@ -39,7 +39,10 @@ def formula(fusion: Fusion, a: str, b: str) -> str:
 
 @styled
 def modules(path: Path) -> list[Path]:
-    """Figure 1: the two kinds of block, drawn from the blocks themselves."""
+    """Draw Figure 1: the two kinds of block, from the blocks themselves."""
+    import matplotlib as mpl
+
+    mpl.rcParams["svg.fonttype"] = "path"  # as text, the root sign and its bar come apart
     figure, axes = canvas(1, 2, 7.2, 3.9)
     two = TwoBranch(32, 32, 5, Fusion("sort"), padding=2)
     residual = Basic(16, 16, 1, Fusion("sort", block="residual"))
@@ -68,7 +71,7 @@ def _block(
     top, bottom = 0.93, 0.27
     arrow = {"arrowstyle": "-|>", "color": "0.25", "lw": 1.0, "shrinkA": 0, "shrinkB": 0}
     box = {"boxstyle": "round,pad=0.32", "fc": "white", "ec": "0.35", "lw": 0.8}
-    marked = {**box, "fc": "#FBE3D4", "ec": COLOURS["sort"], "lw": 1.2}
+    marked = {**box, "fc": "#FBE3D4", "ec": COLORS["sort"], "lw": 1.2}
     axis.text(0, top + 0.03, "$x$", ha="center", va="bottom", fontsize=11)
     for place, layers, name in zip((-0.62, 0.62), branches, names, strict=True):
         axis.plot([0, place], [top, top - 0.06], color="0.25", lw=1.0)
@@ -138,7 +141,7 @@ def _band(axis: Any, x: Sequence[float], rows: Sequence[Sequence[float]], fusion
     import numpy as np
 
     values = np.asarray(rows)
-    mean, colour = values.mean(0), COLOURS[fusion]
+    mean, colour = values.mean(0), COLORS[fusion]
     style = {"sum": "--", "sort": "-"}[fusion]
     axis.plot(x, mean, style, color=colour, label={"sum": "sum", "sort": "SORT"}[fusion])
     if len(values) > 1:
@@ -153,7 +156,7 @@ def _by_depth(axis: Any, measured: Mapping[str, Any], networks: Sequence[str]) -
         found = [s["by_seed"] for s in measured["series"] if s["fusion"] == fusion]
         means = [np.asarray(rows).mean(1) for rows in found]
         deviations = [mean.std(ddof=1) if len(mean) > 1 else 0.0 for mean in means]
-        style = {"color": COLOURS[fusion], "marker": marker, "capsize": 3, "markersize": 5}
+        style = {"color": COLORS[fusion], "marker": marker, "capsize": 3, "markersize": 5}
         places = [i + (0.05 if fusion == "sort" else -0.05) for i in range(len(networks))]
         axis.errorbar(
             places, [mean.mean() for mean in means], deviations,

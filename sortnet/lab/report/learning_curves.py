@@ -1,13 +1,13 @@
-"""Learning curves: of some runs, and Figures 3 and 4, mean and band over seeds."""
+"""Learning curves as figures: of a few runs, and Figures 3 and 4 with mean and band over seeds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from sortnet.errors import UsageError
-from sortnet.lab import runs
-from sortnet.lab.experiments import results
-from sortnet.lab.report.style import COLOURS, GREY, OTHERS, canvas, save, styled
+from sortnet.lab.experiments.results import CellResults, ExperimentResults
+from sortnet.lab.report.style import COLORS, GREY, OTHERS, canvas, save, styled
+from sortnet.lab.runs import RunRecord, record
 from sortnet.lab.statistics import summary
 
 COLUMNS = 3
@@ -16,51 +16,51 @@ ZOOM = 0.6
 INSET = 0.44
 """Where it begins, from below."""
 
-Cell = Mapping[str, Any]
-
 
 @styled
 def together(directories: Sequence[str | Path], path: Path) -> list[Path]:
-    """Draw the errors of a few runs against their steps: training dashed, validation solid.
+    """Draw the errors of a few runs over their steps: training dashed, validation solid.
 
     Arguments:
         directories: Of the runs.
-        path: Where to draw.
+        path: The figure, without suffix.
     """
     figure, axes = canvas(1, 1, 6.4, 3.8)
     axis = axes[0, 0]
-    for colour, directory in zip(OTHERS, directories, strict=False):
-        rows, title = runs.rows(directory), runs.read(directory).title
+    for color, directory in zip(OTHERS, directories, strict=False):
+        one = record.read(directory)
         for split, style in (("train", "--"), ("validation", "-")):
-            points = [(row["step"], row["error"]) for row in rows if row["split"] == split]
-            if points:
-                axis.plot(
-                    *zip(*points, strict=True), style, color=colour, label=f"{title}, {split}"
-                )
+            if split in one.curves:
+                curve, label = one.curves[split], f"{one.run.title}, {split}"
+                axis.plot(curve["step"], curve["error"], style, color=color, label=label)
     axis.set(xlabel="step", ylabel="error (%)", ylim=(0, None))
     axis.legend()
     return save(figure, path)
 
 
 @styled
-def curves(stored: results.Stored, path: Path) -> list[Path]:
+def curves(results: ExperimentResults, path: Path) -> list[Path]:
     """Draw the curves of every pair of rows that an experiment compares.
 
     Arguments:
-        stored: As `sortnet.lab.experiments.results.collect` gave it.
-        path: Where to draw.
+        results: With at least one cell and its baseline.
+        path: The figure, without suffix.
 
     Raises:
-        ValueError: There are no runs with a baseline in it.
+        UsageError: There is no such pair.
     """
-    panels = [pair for pair in _pairs(stored) if all(_entries(stored, cell) for cell in pair)]
+    panels = [
+        (base, cell)
+        for cell, base in results.pairs()
+        if cell.cell.metric == "error" and _drawable(base) and _drawable(cell)
+    ]
     if not panels:
-        raise UsageError(f"{stored['experiment']}-{stored['size']} has no two runs to compare yet")
+        raise UsageError(f"{results.source}: there are no two runs to compare yet")
     columns = min(COLUMNS, len(panels))
     rows = -(-len(panels) // columns)
     figure, axes = canvas(rows, columns, max(3.8, 3.1 * columns), 2.6 * rows + 0.6)
     for axis, pair in zip(axes.flat, panels, strict=False):
-        _panel(axis, stored, pair)
+        _panel(axis, pair)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     for row in axes:
@@ -69,27 +69,17 @@ def curves(stored: results.Stored, path: Path) -> list[Path]:
     return save(figure, path)
 
 
-def _pairs(stored: results.Stored) -> list[tuple[Cell, Cell]]:
-    cells = {(cell["row"], cell["column"]): cell for cell in stored["cells"]}
-    return [
-        (cells[cell["baseline"], cell["column"]], cell)
-        for cell in stored["cells"]
-        if cell["baseline"] is not None and cell["metric"] == "error"
-    ]
+def _drawable(cell: CellResults) -> list[RunRecord]:
+    return [found for found in cell.records.values() if found.curves.get("train")]
 
 
-def _entries(stored: results.Stored, cell: Cell) -> list[Mapping[str, Any]]:
-    found = [stored["runs"].get(key) for key in cell["runs"].values()]
-    return [entry for entry in found if entry is not None and entry["curve"].get("train")]
-
-
-def _panel(axis: Any, stored: results.Stored, pair: tuple[Cell, Cell]) -> None:  # noqa: ANN401
+def _panel(axis: Any, pair: tuple[CellResults, CellResults]) -> None:  # noqa: ANN401
     plain, second = pair
     inset = axis.inset_axes((0.5, INSET, 0.47, 0.5))
     low, high, last, below, top = 100.0, 0.0, 1.0, 0.0, 0.0
     for fusion, cell in (("sum", plain), ("sort", second)):
         for split in ("train", "validation"):
-            drawn = _mean(_entries(stored, cell), split)
+            drawn = _mean(_drawable(cell), split)
             if drawn is None:
                 continue
             x, mean, spread = drawn
@@ -101,7 +91,7 @@ def _panel(axis: Any, stored: results.Stored, pair: tuple[Cell, Cell]) -> None: 
             top = max(top, *mean)
             low = min([low, *(mean[i] - spread[i] for i in late)])
             high = max([high, *(mean[i] + spread[i] for i in late)])
-    for boundary in _boundaries(_entries(stored, plain)[0]):
+    for boundary in _boundaries(_drawable(plain)[0]):
         axis.axvline(boundary, color="0.8", lw=0.8, zorder=0)
     margin = 0.08 * (high - low) + 0.05
     inset.set(xlim=(ZOOM * last, last), ylim=(max(0, low - margin), high + margin))
@@ -113,8 +103,8 @@ def _panel(axis: Any, stored: results.Stored, pair: tuple[Cell, Cell]) -> None: 
     top = max(top, below / (INSET - 0.06))  # the inset must not hide the curves under it
     axis.set(xlim=(0, last), ylim=(0, top), xlabel=_unit(last))
     axis.set_yticks([tick for tick in axis.get_yticks() if tick <= min(100, top)])
-    titles = [f"{cell['row']}: {_final(stored, cell)}" for cell in pair]
-    axis.set_title(f"{plain['column']}\n{titles[0]}, {titles[1]}", fontsize=8)
+    titles = [f"{one.cell.row}: {_final(one)}" for one in pair]
+    axis.set_title(f"{plain.cell.column}\n{titles[0]}, {titles[1]}", fontsize=8)
     if last >= 2000:
         ticks = [tick for tick in axis.get_xticks() if 0 <= tick <= last]
         axis.set_xticks(ticks, [f"{tick / 1000:g}" for tick in ticks])
@@ -127,31 +117,31 @@ def _unit(last: float) -> str:
 def _draw(axis: Any, drawn: tuple[Any, Any, Any], fusion: str, split: str) -> None:  # noqa: ANN401
     x, mean, spread = drawn
     held = split == "validation"
-    axis.plot(x, mean, "-" if held else ":", color=COLOURS[fusion], lw=1.4 if held else 0.9)
-    axis.fill_between(x, mean - spread, mean + spread, color=COLOURS[fusion], alpha=0.15, lw=0)
+    axis.plot(x, mean, "-" if held else ":", color=COLORS[fusion], lw=1.4 if held else 0.9)
+    axis.fill_between(x, mean - spread, mean + spread, color=COLORS[fusion], alpha=0.15, lw=0)
 
 
-def _mean(entries: Sequence[Mapping[str, Any]], split: str) -> tuple[Any, Any, Any] | None:
-    """Steps, mean and deviation over seeds, as far as all of them came."""
+def _mean(records: Sequence[RunRecord], split: str) -> tuple[Any, Any, Any] | None:
+    """Return steps, mean and deviation over seeds, as far as all of them go."""
     import numpy as np
 
-    found = [entry["curve"][split] for entry in entries if split in entry["curve"]]
+    found = [one.curves[split] for one in records if split in one.curves]
     if not found:
         return None
     length = min(len(curve["step"]) for curve in found)
-    values = np.asarray([curve["error"][:length] for curve in found])
+    values = np.asarray([curve["error"][:length] for curve in found], dtype=float)
     spread = values.std(0, ddof=1) if len(values) > 1 else np.zeros(length)
     return np.asarray(found[0]["step"][:length], dtype=float), values.mean(0), spread
 
 
-def _boundaries(entry: Mapping[str, Any]) -> list[int]:
-    steps = [section["steps"] for section in entry["run"]["recipe"]["sections"]]
+def _boundaries(one: RunRecord) -> list[int]:
+    steps = [section.steps for section in one.run.recipe.sections]
     return [sum(steps[: i + 1]) for i in range(len(steps) - 1)]
 
 
-def _final(stored: results.Stored, cell: Cell) -> str:
-    """The final test error, as the paper has it in its legends."""
-    mean = summary(list(results.values(stored, cell).values())).mean
+def _final(cell: CellResults) -> str:
+    """Return the final test error, which the paper has in its legends."""
+    mean = summary(list(cell.values.values())).mean
     return "\N{EN DASH}" if mean is None else f"{mean:.2f}"
 
 
@@ -159,7 +149,7 @@ def _legend(figure: Any, columns: int) -> None:  # noqa: ANN401
     from matplotlib.lines import Line2D
 
     handles = [
-        Line2D([], [], color=COLOURS[fusion], ls=style, label=f"{name}, {what}")
+        Line2D([], [], color=COLORS[fusion], ls=style, label=f"{name}, {what}")
         for fusion, name in (("sum", "sum"), ("sort", "SORT"))
         for style, what in (("-", "held-out images"), (":", "training images"))
     ]

@@ -77,7 +77,7 @@ class Server(ThreadingHTTPServer):
 
     def stamp(self) -> str:
         """Changes whenever the page's contents would."""
-        found = contents.found_in(self.directories)
+        found = contents.find_all(self.directories)
         stamps = [(str(directory), contents.stamp(directory)) for directory in found]
         for name in ("claims.json", "cost.json"):
             beside = [directory / name for directory in self.directories]
@@ -157,7 +157,7 @@ def serve(
         ValueError: There is no run.
         OSError: The port is in use.
     """
-    contents.found_in(directories)
+    contents.find_all(directories)
     with Server(directories, port, title) as server:
         ready(server.url)
         try:

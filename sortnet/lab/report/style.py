@@ -1,4 +1,4 @@
-"""What all figures have in common: they can be told apart in grey and by the colour-blind."""
+"""The style of all figures: distinguishable in gray and with color blindness."""
 
 from collections.abc import Callable
 from functools import wraps
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-COLOURS = {"sum": "#0072B2", "sort": "#D55E00"}
+COLORS = {"sum": "#0072B2", "sort": "#D55E00"}
 """Blue and vermilion of Okabe and Ito's palette, which also differ in lightness."""
 OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 GREY = "0.45"

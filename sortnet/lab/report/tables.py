@@ -1,82 +1,69 @@
-"""The paper's tables, ours beside the paper's, from the results of `sortnet reproduce`."""
+"""The tables of experiments in Markdown, our numbers beside the paper's."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from sortnet.lab.experiments import results
-from sortnet.lab.statistics import Comparison, Summary, adjust, compare, summary
+from sortnet.lab.experiments.definitions import Cell
+from sortnet.lab.experiments.results import CellComparison, CellResults, ExperimentResults
+from sortnet.lab.statistics import Summary, summary
 
-Cell = Mapping[str, Any]
 DASH = "\N{EN DASH}"
+COMPARED = ["on the same seeds", "", "difference [95 %]", "p", "p, corrected", "seeds", "paper"]
 
 
-def markdown(stored: results.Stored) -> str:
-    """An experiment as Markdown: the table, the comparisons by seed, and what was changed.
+def markdown(results: ExperimentResults) -> str:
+    """Return an experiment: the table, the comparisons by seed, and remarks."""
+    lines = [f"### {results.experiment.title}", "", *_table(results)]
+    if compared := comparisons(results):
+        lines += ["", line(COMPARED), line(["---"] * len(COMPARED))]
+        lines += [line(row) for row in compared]
+    return "\n".join([*lines, "", *remarks(results)]) + "\n"
 
-    Arguments:
-        stored: As `sortnet.lab.experiments.results.collect` gave it.
+
+def completed(results: ExperimentResults) -> str:
+    """Return the same without the cells that have no run yet."""
+    return markdown(results.filled())
+
+
+def brief(results: ExperimentResults) -> str:
+    """Return only the table, without the cells that have no run yet."""
+    return "\n".join(_table(results.filled())) + "\n"
+
+
+def _table(results: ExperimentResults) -> list[str]:
+    heading, rows = table(results)
+    return [line(row) for row in (heading, ["---"] * len(heading), *rows)]
+
+
+def table(results: ExperimentResults) -> tuple[list[str], list[list[str]]]:
+    """Return heading and rows: in each cell our mean and deviation over seeds, then the paper's.
+
+    A column for which the paper prints nothing has no column of the paper beside it.
     """
-    lines = [f"### {stored['title']}", "", *_table(stored)]
-    if compared := comparisons(stored):
-        lines += ["", _line(COMPARED), _line(["---"] * len(COMPARED))]
-        lines += [_line(row) for row in compared]
-    return "\n".join([*lines, "", *remarks(stored)]) + "\n"
-
-
-def so_far(stored: results.Stored) -> str:
-    """The same of what has been run."""
-    return markdown(filled(stored))
-
-
-def brief(stored: results.Stored) -> str:
-    """Only the table, of what has been run."""
-    return "\n".join(_table(filled(stored))) + "\n"
-
-
-def _table(stored: results.Stored) -> list[str]:
-    heading, rows = table(stored)
-    return [_line(row) for row in (heading, ["---"] * len(heading), *rows)]
-
-
-def filled(stored: results.Stored) -> results.Stored:
-    """The same without the cells for which there is no run yet."""
-    cells = [cell for cell in stored["cells"] if results.values(stored, cell)]
-    return {**stored, "cells": cells}
-
-
-def table(stored: results.Stored) -> tuple[list[str], list[list[str]]]:
-    """Heading and rows: in each cell ours, as mean and deviation over seeds, and the paper's.
-
-    A column of which the paper has nothing stands alone.
-    """
-    rows = list(dict.fromkeys(cell["row"] for cell in stored["cells"]))
     columns: dict[str, bool] = {}
-    for cell in stored["cells"]:
-        columns[cell["column"]] = columns.get(cell["column"], False) or bool(_printed(cell))
-    cells = {(cell["row"], cell["column"]): cell for cell in stored["cells"]}
+    for found in results.cells:
+        column = found.cell.column
+        columns[column] = columns.get(column, False) or bool(_printed(found.cell))
     heading = [""]
     for column, printed in columns.items():
         heading += [column, "paper"] if printed else [column]
-    lines = []
-    for row in rows:
-        line = [row]
+    rows = []
+    for name in dict.fromkeys(found.cell.row for found in results.cells):
+        row = [name]
         for column, printed in columns.items():
-            cell = cells.get((row, column))
-            both = ["", ""] if cell is None else [_ours(stored, cell), _printed(cell)]
-            line += both if printed else both[:1]
-        lines.append(line)
-    return heading, lines
+            one = results.cell(name, column)
+            both = ["", ""] if one is None else [_ours(one), _printed(one.cell)]
+            row += both if printed else both[:1]
+        rows.append(row)
+    return heading, rows
 
 
-def _ours(stored: results.Stored, cell: Cell) -> str:
-    found = results.values(stored, cell)
-    if not found:
-        return "not run"
-    return _figure(summary(list(found.values())))
+def _ours(cell: CellResults) -> str:
+    return _number(summary(list(cell.values.values()))) if cell.values else "not run"
 
 
-def _figure(found: Summary) -> str:
-    """The mean and deviation; a dash for what did not converge, as in the paper."""
+def _number(found: Summary) -> str:
+    """Return mean and deviation; a dash if no run converged, as in the paper."""
     if found.mean is None:
         return DASH
     text = f"{found.mean:.2f}"
@@ -88,96 +75,78 @@ def _figure(found: Summary) -> str:
 
 
 def _printed(cell: Cell) -> str:
-    if cell["dash"]:
+    if cell.dash:
         return DASH
-    return "" if cell["paper"] is None else f"{cell['paper']:.2f}"
+    return "" if cell.paper is None else f"{cell.paper:.2f}"
 
 
-COMPARED = ["on the same seeds", "", "difference [95 %]", "p", "p, corrected", "seeds", "paper"]
+def comparisons(results: ExperimentResults) -> list[list[str]]:
+    """Return a row of `COMPARED` for each cell that can be compared with its baseline."""
+    return [_compared(found) for found in results.comparisons()]
 
 
-def comparisons(stored: results.Stored) -> list[list[str]]:
-    """Each row that has a baseline, less that baseline, where they have two seeds in common."""
-    cells = {(cell["row"], cell["column"]): cell for cell in stored["cells"]}
-    pairs = [
-        (cell, base)
-        for cell in stored["cells"]
-        if (base := cells.get((cell["baseline"], cell["column"]))) is not None
-    ]
-    found = adjust(
-        compare(results.values(stored, cell), results.values(stored, base)) for cell, base in pairs
-    )
+def _compared(found: CellComparison) -> list[str]:
+    cell, base, compared = found.cell.cell, found.baseline.cell, found.difference
+    difference = f"{compared.mean:+.2f}"
+    if compared.low is not None:
+        difference += f" [{compared.low:+.2f}, {compared.high:+.2f}]"
+    known = cell.paper is not None and base.paper is not None
     return [
-        _compared(cell, base, each)
-        for (cell, base), each in zip(pairs, found, strict=True)
-        if each is not None and each.pairs > 1
-    ]
-
-
-def _compared(cell: Cell, base: Cell, found: Comparison) -> list[str]:
-    difference = f"{found.mean:+.2f}"
-    if found.low is not None:
-        difference += f" [{found.low:+.2f}, {found.high:+.2f}]"
-    known = cell["paper"] is not None and base["paper"] is not None
-    return [
-        f"{cell['row']} \N{MINUS SIGN} {base['row']}",
-        cell["column"],
+        f"{cell.row} \N{MINUS SIGN} {base.row}",
+        cell.column,
         difference,
-        *("" if p is None else f"{p:.2g}" for p in (found.p, found.adjusted_p)),
-        str(found.pairs),
-        f"{cell['paper'] - base['paper']:+.2f}" if known else "",
+        *("" if p is None else f"{p:.2g}" for p in (compared.p, compared.adjusted_p)),
+        str(compared.pairs),
+        f"{(cell.paper or 0) - (base.paper or 0):+.2f}" if known else "",
     ]
 
 
-def remarks(stored: results.Stored) -> list[str]:
-    """What a reader has to know: the size, what differs from the paper, where it was run."""
-    groups: dict[str, list[Cell]] = {}
-    for cell in stored["cells"]:
-        groups.setdefault(", ".join(cell["changed"]) or "as in the paper", []).append(cell)
-    precision = stored.get("precision", "float32")
-    size = stored["size"] if precision == "float32" else f"{stored['size']}, {precision}"
-    lines = [f"Size {size}: {stored['about']}."]
-    lines += [f"- {_names(stored, cells)}: {text}." for text, cells in groups.items()]
-    carried = dict.fromkeys(
-        e["transfer"]["data"] for e in stored["runs"].values() if e["transfer"]
-    )
-    if carried and any(cell["metric"].endswith("-accuracy") for cell in stored["cells"]):
-        lines.append(f"- Features carried over to {', '.join(carried)}.")
-    if machines := dict.fromkeys(machine(entry["machine"]) for entry in stored["runs"].values()):
+def remarks(results: ExperimentResults) -> list[str]:
+    """Return what a reader has to know: size, differences from the paper, machine, seeds."""
+    groups: dict[str, list[CellResults]] = {}
+    for cell in results.cells:
+        groups.setdefault(", ".join(cell.changed) or "as in the paper", []).append(cell)
+    _, _, size = results.source.partition("size ")
+    lines = [f"Size {size}: {results.size.about}."]
+    lines += [f"- {_names(results, cells)}: {text}." for text, cells in groups.items()]
+    carried = dict.fromkeys(r.transfer["data"] for r in results.records if r.transfer)
+    if carried and any(cell.cell.metric.endswith("-accuracy") for cell in results.cells):
+        lines.append(f"- Features transferred to {', '.join(carried)}.")
+    if machines := dict.fromkeys(machine(record.machine) for record in results.records):
         lines.append(f"- Trained on {'; '.join(machines)}.")
-    seeds = [len(found) for cell in stored["cells"] if (found := results.values(stored, cell))]
-    if seeds:
+    if seeds := [len(cell.values) for cell in results.cells]:
         few, most = min(seeds), max(seeds)
-        lines.append(f"- Seeds in a cell: {few if few == most else f'{few} to {most}'}.")
-    if tested := sum(row[COMPARED.index("p")] != "" for row in comparisons(stored)):
+        lines.append(f"- Seeds per cell: {few if few == most else f'{few} to {most}'}.")
+    if tested := sum(row[COMPARED.index("p")] != "" for row in comparisons(results)):
         lines.append(f"- {_how_compared(tested)}")
-    if any(DASH in row for row in table(stored)[1]):
-        lines.append(f"- {DASH}: did not converge: at chance in the end, or not finite.")
+    if any(DASH in row for row in table(results)[1]):
+        lines.append(f"- {DASH}: did not converge: at chance level in the end, or not finite.")
     return lines
 
 
 def _how_compared(tested: int) -> str:
-    """What the columns of `COMPARED` are."""
+    """Explain the columns of `COMPARED`."""
     text = "Differences: paired t-test over seeds; each interval is for one comparison alone"
     if tested > 1:
         text += f". p, corrected: by Holm's method, for the {tested} comparisons of this table"
     return f"{text}. Fewer than three seeds decide nothing."
 
 
-def _names(stored: results.Stored, cells: list[Cell]) -> str:
-    """Some cells by the columns or rows that they make up, or else one by one."""
+def _names(results: ExperimentResults, cells: list[CellResults]) -> str:
+    """Name cells by the columns or rows that they fill, or else one by one."""
     for heading in ("column", "row"):
-        names = dict.fromkeys(cell[heading] for cell in cells)
-        if sum(cell[heading] in names for cell in stored["cells"]) == len(cells):
+        names = dict.fromkeys(getattr(found.cell, heading) for found in cells)
+        if sum(getattr(found.cell, heading) in names for found in results.cells) == len(cells):
             return ", ".join(names)
-    return ", ".join(f"{cell['row']} on {cell['column']}" for cell in cells)
+    return ", ".join(f"{found.cell.row} on {found.cell.column}" for found in cells)
 
 
 def machine(about: Mapping[str, Any]) -> str:
-    """A machine in a few words, from what run.json says of it."""
+    """Describe a machine in a few words, from run.json."""
     gpu = "" if about["gpu"] == "none" else f", {about['gpu']}"
     return f"{about['processor']}{gpu}, threads: {about['threads']}, torch {about['torch']}"
 
 
-def _line(cells: list[str]) -> str:
+def line(cells: list[str]) -> str:
+    """Return a row of a Markdown table."""
     return "| " + " | ".join(cells) + " |"

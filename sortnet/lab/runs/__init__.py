@@ -24,4 +24,5 @@ from sortnet.lab.runs.directory import rows as rows
 from sortnet.lab.runs.directory import sample_images as sample_images
 from sortnet.lab.runs.execute import fresh as fresh
 from sortnet.lab.runs.execute import train as train
+from sortnet.lab.runs.record import RunRecord as RunRecord
 from sortnet.lab.runs.run import Run as Run

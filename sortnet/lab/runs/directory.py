@@ -5,18 +5,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from sortnet import files, pretrained
 from sortnet.errors import UsageError
 from sortnet.lab import data
 from sortnet.lab.runs.run import Run
-from sortnet.lab.training import checkpoint
+from sortnet.lab.training import checkpoint, evaluation
 from sortnet.lab.training import jsonl as records
+from sortnet.lab.training.evaluation import Scores
 from sortnet.lab.training.hardware import Machine
-from sortnet.lab.training.loop import score
-from sortnet.lab.training.metrics import Scores
-from sortnet.networks import Network
 
 WRONG = (UsageError, KeyError, TypeError, AttributeError)
 """What JSON of another shape than expected raises."""
@@ -32,10 +30,11 @@ class Result:
         ended: ``finished`` or ``diverged``.
         steps: How many steps were taken.
         seconds: How long they took, without evaluation.
-        test: ``error`` and ``error5`` in per cent, ``loss``, ``images``; empty if it diverged.
+        test: ``error`` in percent, ``error5`` if there are more than five classes, ``loss``,
+            ``images``; empty if it diverged.
         confusion: How many images of each class were taken for which, for 100 classes at most.
         where: Where it diverged.
-        habits: With what habits it diverged; with others it can go on.
+        options: Trainer options with which it diverged; with others it can resume.
     """
 
     directory: Path
@@ -46,7 +45,7 @@ class Result:
     test: Mapping[str, float]
     confusion: list[list[int]] | None = None
     where: str | None = None
-    habits: Mapping[str, Any] | None = None
+    options: Mapping[str, Any] | None = None
 
     @property
     def error(self) -> float:
@@ -106,7 +105,7 @@ def find(*directories: str | Path) -> list[Path]:
     return sorted(found)
 
 
-def load(directory: str | Path) -> tuple[Network, pretrained.Config]:
+def load(directory: str | Path) -> tuple[nn.Module, pretrained.Config]:
     """The network of a directory: of a run, at its end or as far as it is, or a saved one.
 
     Arguments:
@@ -134,7 +133,7 @@ def network_config(directory: Path, trained: Mapping[str, Any]) -> pretrained.Co
             run.network,
             tuple(about["classes"]),
             run.fusion,
-            run.built(about["size"]),
+            {k: v for k, v in run.built(about["size"]).items() if k != "pretrained"},
             about["size"],
             tuple(about["mean"]),
             tuple(about["std"]),
@@ -177,7 +176,9 @@ def evaluate(
     images = getattr(dataset, split)
     if images is None:
         raise UsageError(f"{directory} was trained without a validation split")
-    return f"{config.title} on {dataset.name}", score(network, dataset, images, machine)
+    return f"{config.title} on {dataset.name}", evaluation.evaluate(
+        network, dataset, images, machine
+    )
 
 
 def examine(directory: str | Path) -> list[str]:
@@ -238,6 +239,6 @@ def sample_images(config: pretrained.Config, root: str | Path, count: int) -> Te
     """Return test images of the data set a network was trained on; None if it is not there."""
     try:
         dataset = Run.from_json(config.trained["run"]).load(root)
-        return next(data.evaluation(dataset, dataset.test, batch=count, workers=0)).images
+        return next(data.eval_batches(dataset, dataset.test, batch=count, workers=0)).images
     except (KeyError, OSError, ValueError, StopIteration):
         return None

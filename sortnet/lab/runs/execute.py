@@ -3,56 +3,98 @@
 import base64
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict
-from fnmatch import fnmatch
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from sortnet import files, pretrained
-from sortnet.errors import UsageError, user_input
+from sortnet import files, modelspec, pretrained
+from sortnet.errors import UsageError
 from sortnet.lab.data import Dataset, Split
 from sortnet.lab.data.seeds import derive_seed
 from sortnet.lab.runs.directory import Result, load, network_config, read, result
 from sortnet.lab.runs.run import Run
 from sortnet.lab.training.callbacks import Callback
-from sortnet.lab.training.distributed import Distributed, joined
+from sortnet.lab.training.distributed import Distributed, init_distributed
+from sortnet.lab.training.environment import brief_difference
+from sortnet.lab.training.evaluation import Scores
 from sortnet.lab.training.failures import Diverged
 from sortnet.lab.training.hardware import description
-from sortnet.lab.training.loop import Trainer, TrainerOptions, brief_difference
-from sortnet.lab.training.metrics import Scores
-from sortnet.networks import Network, create_model
+from sortnet.lab.training.loop import Trainer
+from sortnet.lab.training.options import TrainerOptions
+from sortnet.patterns import matches
 
 MISTAKES = 24
 """How many of the most confident mistakes are kept as pictures."""
 
 
-def fresh(run: Run, dataset: Dataset) -> Network:
-    """The network with its first weights, which depend on the seed alone."""
-    with torch.random.fork_rng(), user_input():
+def fresh(run: Run, dataset: Dataset, make: Callable[[], nn.Module] | None = None) -> nn.Module:
+    """Build a run's network with its first weights, which depend on the seed alone.
+
+    Arguments:
+        run: What is trained.
+        dataset: Its classes and the images' size.
+        make: Builds the network, in place of `sortnet.modelspec.create`.
+    """
+    with torch.random.fork_rng():
         torch.manual_seed(derive_seed(run.seed, "weights"))
-        options = run.built(dataset.size)
-        network = create_model(run.network, len(dataset.classes), run.fusion, **options)
+        network = make() if make is not None else _created(run, dataset)
     if run.init is not None:
         pretrained.fit(network, first_weights(run.init), loose=True)
-    for name, parameter in network.named_parameters():
-        if any(fnmatch(name, pattern) for pattern in run.freeze):
-            parameter.requires_grad_(False)
-    for pattern in run.freeze:
-        if not any(fnmatch(name, pattern) for name, _ in network.named_parameters()):
-            raise UsageError(f"--freeze {pattern} fits none of the network's weights")
+    if make is not None or modelspec.is_foreign(run.network):
+        check_head(network, run.network, dataset)
+    _freeze(network, run.freeze)
     return network
 
 
+def _created(run: Run, dataset: Dataset) -> nn.Module:
+    options = run.built(dataset.size)
+    return modelspec.create(run.network, len(dataset.classes), fusion=run.fusion, **options)
+
+
+def _freeze(network: nn.Module, patterns: Sequence[str]) -> None:
+    for name, parameter in network.named_parameters():
+        if any(matches(pattern, name) for pattern in patterns):
+            parameter.requires_grad_(False)
+    for pattern in patterns:
+        if not any(matches(pattern, name) for name, _ in network.named_parameters()):
+            raise UsageError(f"--freeze {pattern} matches none of the network's weights")
+
+
+def check_head(network: nn.Module, name: str, dataset: Dataset) -> None:
+    """Refuse a model that does not give a number for each of the data's classes."""
+    images = torch.zeros(2, 3, dataset.size, dataset.size)
+    was_training = network.training
+    try:
+        with torch.no_grad():
+            output = network.eval()(images)
+    except Exception as error:  # whatever somebody's model may do
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UsageError(
+            f"{name} cannot be run on images of {dataset.size} px: {reason}"
+        ) from error
+    finally:
+        network.train(was_training)
+    classes = len(dataset.classes)
+    if not isinstance(output, Tensor):
+        raise UsageError(f"{name} returns a {type(output).__name__}, not a tensor of logits")
+    if tuple(output.shape) != (2, classes):
+        raise UsageError(
+            f"{name} returns {tuple(output.shape)} for 2 images, and {dataset.name} has {classes}"
+            f" classes: it should return (2, {classes}); let the function take num_classes"
+        )
+
+
 def first_weights(source: str) -> dict[str, Tensor]:
-    """Weights to start from: of a run, of a directory with a network, or of a safetensors file."""
+    """Read weights to start from: of a run, of a saved network, or of a file."""
     path = Path(source)
     if path.is_file():
-        return pretrained.weights(path.read_bytes(), path)
+        return pretrained.read_weights(path)
     network, _ = load(path)
     return dict(network.state_dict())
 
@@ -62,12 +104,14 @@ def train(
     out: str | Path = "runs",
     root: str | Path = "data",
     *,
-    habits: TrainerOptions | None = None,
+    options: TrainerOptions | None = None,
     callbacks: Sequence[Callback] = (),
+    make: Callable[[], nn.Module] | None = None,
+    dataset: Dataset | None = None,
 ) -> Result:
-    """Train a run, or go on with it, or, if it has ended, say what came of it.
+    """Train a run, resume it, or, if it has ended, return its result.
 
-    A run that diverged goes on from its last checkpoint if it is started with other habits than
+    A run that diverged resumes from its last checkpoint if it is started with other options than
     those it diverged with, such as ``rollback``. Nothing but a lock is written before the first
     step is taken.
 
@@ -75,22 +119,24 @@ def train(
         run: What is trained, on what and how.
         out: The directory of all runs.
         root: The directory of all data.
-        habits: How it is kept.
+        options: Checkpoints, resuming, compilation and device.
         callbacks: Called at each event.
+        make: Builds the network, where its name alone does not say how.
+        dataset: The data, where they are read already or have no name.
 
     Raises:
         Diverged: Loss or gradient were not finite; the result says so, too.
-        Interrupted: A signal came; what was learnt is saved.
+        Interrupted: A signal came; a checkpoint is saved.
     """
-    directory, habits = Path(out) / run.id, habits or TrainerOptions()
-    with joined(habits.device) as world, ExitStack() as stack:
-        known = world.decide(lambda: _known(run, directory, habits))
+    directory, options = Path(out) / run.id, options or TrainerOptions()
+    with init_distributed(options.device) as distributed, ExitStack() as stack:
+        known = distributed.on_main(lambda: _known(run, directory, options))
         if known is not None:
             return Result(directory, run, **known)
-        dataset = run.load(root)
+        dataset = run.load(root) if dataset is None else dataset
         _ = dataset.fingerprint  # can take minutes: before any process waits for another
         trainer = Trainer(
-            fresh(run, dataset),
+            fresh(run, dataset, make),
             dataset,
             run.recipe,
             seed=run.seed,
@@ -98,27 +144,27 @@ def train(
             evaluations=run.evaluations,
             title=run.title,
             precision=run.precision,
-            habits=habits,
-            world=world,
+            options=options,
+            distributed=distributed,
             callbacks=callbacks,
             configuration=run.configuration(),
-            claim=lambda: _claim(run, directory, dataset),
+            on_first_step=partial(_claim, run, directory, dataset),
         )
-        known = world.decide(lambda: _enter(run, trainer, stack))
+        known = distributed.on_main(lambda: _enter(run, trainer, stack))
         if known is not None:  # another process has trained it in the meantime
             return Result(directory, run, **known)
         try:
             trainer.train()
         except Diverged as error:
-            _finish(world, directory, _diverged(trainer, error))
+            _finish(distributed, directory, _diverged(trainer, error))
             raise
         stored = _tested(trainer)
-        _finish(world, directory, stored)
-        trainer.event("finish")
+        _finish(distributed, directory, stored)
+        trainer.log.event("finish", trainer.state.step)
         return Result(directory, run, **stored)
 
 
-def _known(run: Run, directory: Path, habits: TrainerOptions) -> dict[str, Any] | None:
+def _known(run: Run, directory: Path, options: TrainerOptions) -> dict[str, Any] | None:
     """The stored result of a run for which there is nothing left to do.
 
     Raises:
@@ -129,25 +175,25 @@ def _known(run: Run, directory: Path, habits: TrainerOptions) -> dict[str, Any] 
         ended = result(directory)
     except ValueError:  # damaged, which `_enter` sees to
         return None
-    if ended is None or (ended.ended == "diverged" and _other_habits(ended, habits)):
+    if ended is None or (ended.ended == "diverged" and _other_options(ended, options)):
         return None
-    if habits.resume_from is not None:
+    if options.resume_from is not None:
         raise UsageError(
-            f"{directory} has {ended.ended}; to train it again from step {habits.resume_from},"
+            f"{directory} has {ended.ended}; to train it again from step {options.resume_from},"
             " remove its result.json"
         )
     stored: dict[str, Any] = files.read_sealed(directory / "result.json")
     return stored
 
 
-def _other_habits(ended: Result, habits: TrainerOptions) -> bool:
-    """Whether a run would be kept in another way than when it diverged."""
+def _other_options(ended: Result, options: TrainerOptions) -> bool:
+    """Return True if a run is started with other options than those it diverged with."""
     before = (
-        asdict(TrainerOptions()) | {"device": habits.device}
-        if ended.habits is None
-        else ended.habits
+        asdict(TrainerOptions()) | {"device": options.device}
+        if ended.options is None
+        else ended.options
     )
-    return dict(before) != asdict(habits)
+    return dict(before) != asdict(options)
 
 
 def _enter(run: Run, trainer: Trainer, stack: ExitStack) -> dict[str, Any] | None:
@@ -157,7 +203,7 @@ def _enter(run: Run, trainer: Trainer, stack: ExitStack) -> dict[str, Any] | Non
     stack.enter_context(files.locked(directory / "lock", f"training {directory}"))
     files.remove_leftovers(directory)
     _set_aside_damaged(trainer)
-    return _known(run, directory, trainer.habits)
+    return _known(run, directory, trainer.options)
 
 
 def _set_aside_damaged(trainer: Trainer) -> None:
@@ -166,8 +212,8 @@ def _set_aside_damaged(trainer: Trainer) -> None:
         result(trainer.directory)
     except ValueError as error:
         aside = files.set_aside(trainer.directory / "result.json")
-        trainer.mend_events()
-        trainer.report_damage(f"{error}; it is made again, the old one is {aside.name}")
+        trainer.log.repair_events()
+        trainer.log.damage(f"{error}; it is made again, the old one is {aside.name}", 0)
 
 
 def _same(run: Run, directory: Path) -> None:
@@ -213,25 +259,24 @@ def _tested(trainer: Trainer) -> dict[str, Any]:
     """Use the test images, once."""
     dataset, state = trainer.dataset, trainer.state
     scores = trainer.evaluate(dataset.test)
-    trainer.append(scores.row(state.step, "test"))
+    trainer.log.row(scores.row(state.step, "test"))
     few = len(dataset.classes) <= 100
     stored = {
         "ended": "finished",
         "steps": state.step,
         "seconds": state.seconds,
         "test": {
-            "error": scores.error,
-            "error5": scores.error5,
+            **scores.errors(),
             "loss": scores.loss,
             "images": scores.images,
         },
         "confusion": scores.confusion.tolist() if few else None,
     }
-    if trainer.world.writes:
+    if trainer.distributed.is_main:
         trained = {"test": stored["test"], "steps": state.step}
         config = network_config(trainer.directory, trained)
         pretrained.save(trainer.network, config, trainer.directory)
-        if trainer.world.size == 1:
+        if trainer.distributed.size == 1:
             shown = _mistakes(dataset.test, scores)
             files.write_json(trainer.directory / "mistakes.json", shown)
     return stored
@@ -244,19 +289,19 @@ def _diverged(trainer: Trainer, error: Diverged) -> dict[str, Any]:
         "seconds": trainer.state.seconds,
         "test": {},
         "where": error.where,
-        "habits": asdict(trainer.habits),
+        "options": asdict(trainer.options),
     }
 
 
-def _finish(world: Distributed, directory: Path, stored: Mapping[str, Any]) -> None:
-    if world.writes:
+def _finish(distributed: Distributed, directory: Path, stored: Mapping[str, Any]) -> None:
+    if distributed.is_main:
         files.write_sealed(directory / "result.json", stored)
-    world.wait()
+    distributed.barrier()
 
 
 def _mistakes(split: Split, scores: Scores) -> list[dict[str, Any]]:
     """The most confident mistakes, with their pictures as PNG."""
-    chosen, sure = torch.cat(scores.chosen), torch.cat(scores.sure)
+    chosen, sure = torch.cat(scores.predictions), torch.cat(scores.confidences)
     wrong = (chosen != split.labels).nonzero().flatten()
     worst = wrong[sure[wrong].argsort(descending=True)][:MISTAKES].tolist()
     return [

@@ -7,14 +7,13 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path, PurePath
 from typing import Any
 
-from sortnet import limits
+from sortnet import limits, modelspec
 from sortnet.errors import UsageError, user_input
 from sortnet.fusion import SECOND_ORDER, parse
 from sortnet.lab import data
 from sortnet.lab.data import Dataset
 from sortnet.lab.recipes import DEFAULTS, Recipe, Section
 from sortnet.lab.training.hardware import PRECISIONS
-from sortnet.networks import NETWORKS, display
 
 LARGE = ("imagenet", "caltech256")
 """The named data sets whose images are brought to the network's size."""
@@ -25,13 +24,13 @@ class Run:
     """What is trained, on what and how: all that decides a run's outcome.
 
     Attributes:
-        network: Its name, as `sortnet.create_model` takes it.
+        network: The model's name, as `sortnet.modelspec.create` takes it.
         recipe: How it is trained.
         fusion: How its branches meet.
         data: A data set's name, or the path of an image folder.
         seed: Of weights, order, augmentation and dropout. Runs of the same seed start with the
             same weights and see the same images in the same order, whatever their fusion.
-        options: What else `sortnet.create_model` takes.
+        options: What else `sortnet.modelspec.create` takes.
         validation: How many training images are held out.
         evaluations: How many times they are looked at.
         preprocess: What is done to the data once, such as ``lcn``.
@@ -61,10 +60,10 @@ class Run:
     name: str = ""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "data", data.resolve(self.data))
         limits.check(seed=self.seed, validation=self.validation, evaluations=self.evaluations)
         limits.check_options(self.options)
-        if self.network not in NETWORKS:
-            raise UsageError(f"unknown network {self.network!r}; there are {', '.join(NETWORKS)}")
+        modelspec.check(self.network)
         if self.name and not re.fullmatch(r"[\w.-]+", self.name):
             raise UsageError(f"name {self.name!r} must be of letters, digits, '-', '_' and '.'")
         if self.precision not in PRECISIONS:
@@ -75,31 +74,33 @@ class Run:
 
     @property
     def title(self) -> str:
-        """The network's name as the paper prints it."""
-        return display(self.network, self.fusion, branched=bool(self.options.get("branched")))
+        """The model's name, for the paper's networks as the paper prints it."""
+        return modelspec.title(
+            self.network, self.fusion, branched=bool(self.options.get("branched"))
+        )
 
     @property
     def id(self) -> str:
         """Its directory, below that of all runs."""
         options = [
-            key if value is True else f"{key}{value}"
+            key if value is True else f"{key}{_safe(value) if key == 'where' else value}"
             for key, value in sorted(self.options.items())
             if value is not False and value is not None
         ]
         fusion = [] if self.fusion == "sum" else [self.fusion]
-        usual = DEFAULTS[self.network].name == self.recipe.name
-        recipe = [] if usual else [self.recipe.name]
-        scale = [] if self.recipe.scale == 1 else [f"x{self.recipe.scale:g}"]
+        usual = DEFAULTS.get(self.network)
+        recipe = [] if usual is not None and usual.name == self.recipe.name else [self.recipe.name]
+        scale = [self.recipe.length] if self.recipe.length else []
         precision = [] if self.precision == "float32" else [self.precision]
         name = [self.name] if self.name else []
-        parts = [self.network, *options, *fusion, *recipe, *scale, *precision, *name]
+        network = self.network.replace(":", "-")
+        parts = [network, *options, *fusion, *recipe, *scale, *precision, *name]
         return f"{self._data_name}/{'-'.join(parts)}/seed{self.seed}"
 
     @property
     def _data_name(self) -> str:
-        """What the data are called: of ``.`` and ``x/..`` the name of the folder they lead to."""
-        name = Path(self.data).name
-        return Path(self.data).resolve().name if name in ("", "..") else name
+        """Name of the dataset, or of its folder."""
+        return Path(self.data).name
 
     def _check_id(self) -> None:
         """Refuse what would be trained outside of the directory of all runs."""
@@ -113,7 +114,7 @@ class Run:
             raise UsageError(f"{self.id!r} cannot be a run's directory")
 
     def built(self, size: int) -> dict[str, Any]:
-        """What `create_model` is given besides network, number of classes and fusion."""
+        """What `modelspec.create` is given besides network, number of classes and fusion."""
         gate = self.recipe.gate if set(parse(self.fusion)) & set(SECOND_ORDER) else None
         return {"size": size, **({"gate": gate} if gate else {}), **self.options}
 
@@ -156,10 +157,15 @@ class Run:
         """The data, for which networks of large images have a say in the images' size."""
         size = self.options.get("size")
         if size is None and (self.data in LARGE or self.data not in data.DATASETS):
-            size = NETWORKS[self.network].size
+            size = modelspec.image_size(self.network)
         return data.load(
             self.data, root, size=size, validation=self.validation, preprocess=self.preprocess
         )
+
+
+def _safe(pattern: str) -> str:
+    """A pattern as a part of a directory's name."""
+    return re.sub(r"[^\w.-]+", "_", pattern)
 
 
 def _known(cls: type, value: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Watching a run: a bar on a terminal, plain lines elsewhere, TensorBoard if asked for."""
+"""Callbacks of a run: progress on a terminal or as plain lines, step times, TensorBoard."""
 
 import statistics
 import sys
@@ -17,32 +17,34 @@ Row = dict[str, Any]
 PAUSE = 10.0
 """Seconds between two plain lines."""
 WARM_UP = 2
-"""Steps at each start that no rate or estimate counts."""
+"""First steps after each start, which compile kernels and are left out of every rate."""
 NEWEST = 500
 """Steps over which the median is taken."""
+ESTIMATE = 10
+"""Timed steps after which the first plain line with an expected time is printed."""
 
 
 class Callback:
-    """Is told what happens in training; this one does nothing about it."""
+    """Base class of callbacks; does nothing."""
 
     def start(self, title: str, step: int, steps: int) -> None:
-        """Training starts, or goes on, at a step."""
+        """Training starts or resumes at a step."""
 
     def step(self, step: int, images: int) -> None:
-        """So many steps have been taken, the last one with so many images."""
+        """A step with so many images was taken; `step` counts from 1."""
 
     def row(self, row: Row) -> None:
         """A row of metrics was written."""
 
     def note(self, text: str) -> None:
-        """Something happened that a person should know."""
+        """There is something to tell the user."""
 
     def stop(self) -> None:
-        """Training has ended, for whatever reason."""
+        """Training has ended, for any reason."""
 
 
 class StepTimer(Callback):
-    """Measures steps: the median of the newest ones, without the first, which compile kernels."""
+    """Measures the median step time, without the first steps, which compile kernels."""
 
     def __init__(self) -> None:
         self.durations: deque[float] = deque(maxlen=NEWEST)
@@ -54,7 +56,7 @@ class StepTimer(Callback):
         self.last, self.skip = time.monotonic(), WARM_UP
 
     def step(self, step: int, images: int) -> None:
-        """Take the time of a step."""
+        """Record the duration of a step."""
         now = time.monotonic()
         if self.skip > 0:
             self.skip -= 1
@@ -64,12 +66,12 @@ class StepTimer(Callback):
 
     @property
     def median(self) -> float | None:
-        """The median of the newest steps, in seconds; None before there are any."""
+        """Median duration of recent steps in seconds; None before there are any."""
         return statistics.median(self.durations) if self.durations else None
 
 
 class Terminal(Callback):
-    """Shows a bar with loss, error, images per second and the time left; plain lines elsewhere."""
+    """Shows a progress bar with loss, error, step time and time left; plain lines in a file."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(file=sys.stderr)
@@ -83,38 +85,44 @@ class Terminal(Callback):
         )
         self.figures = ""
         self.timer = StepTimer()
-        self.shown = 0.0
+        self.shown: float | None = None
 
     def start(self, title: str, step: int, steps: int) -> None:
         """Show the bar."""
         self.title, self.steps = title, steps
         self.bar = self.progress.add_task(title, total=steps, completed=step, figures="")
         self.progress.start()
-        self.shown = time.monotonic()
+        self.shown = None
         self.timer.start(title, step, steps)
 
     def step(self, step: int, images: int) -> None:
-        """Move the bar, or now and then print a line."""
+        """Move the bar, or print a line when the step time is known and then every 10 s."""
         self.timer.step(step, images)
-        figures = self.figures
+        figures = [self.figures] if self.figures else []
         if seconds := self.timer.median:
             left = timedelta(seconds=round((self.steps - step) * seconds))
-            figures = f"{figures} {images / seconds:,.0f} images/s, {left} left".lstrip()
-        now = time.monotonic()
+            figures += [f"{1000 * seconds:.3g} ms per step", f"{left} left"]
+        text = ", ".join(figures)
         if self.console.is_terminal:
-            self.progress.update(self.bar, completed=step, figures=figures)
-        elif now - self.shown > PAUSE:
-            self.shown = now
-            self.note(f"{self.title}: step {step} of {self.steps}, {figures}")
+            self.progress.update(self.bar, completed=step, figures=text)
+        elif text and self._line_is_due():
+            self.shown = time.monotonic()
+            self.note(f"{self.title}: step {step} of {self.steps}, {text}")
+
+    def _line_is_due(self) -> bool:
+        if self.shown is None:
+            return len(self.timer.durations) >= ESTIMATE
+        return time.monotonic() - self.shown > PAUSE
 
     def row(self, row: Row) -> None:
-        """Keep the newest figures for the bar."""
+        """Keep the figures of training for the bar; print those of an evaluation."""
         if row["split"] == "train":
-            self.figures = f"loss {row['loss']:.3f} error {row['error']:.1f} %"
+            self.figures = f"loss {row['loss']:.3f}, error {row['error']:.1f} %"
         else:
+            top5 = f" top-5 {row['error5']:.2f} %," if "error5" in row else ""
             self.note(
                 f"{self.title}: step {row['step']}, {row['split']} error {row['error']:.2f} %,"
-                f" top-5 {row['error5']:.2f} %, loss {row['loss']:.3f}"
+                f"{top5} loss {row['loss']:.3f}"
             )
 
     def note(self, text: str) -> None:
@@ -122,14 +130,14 @@ class Terminal(Callback):
         self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def stop(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         self.progress.stop()
         if hasattr(self, "bar"):
             self.progress.remove_task(self.bar)
 
 
 class TensorBoard(Callback):
-    """Writes the rows where TensorBoard finds them; needs the extra ``tensorboard``."""
+    """Writes metrics for TensorBoard; needs the extra ``tensorboard``."""
 
     def __init__(self, directory: Path) -> None:
         try:
@@ -145,5 +153,5 @@ class TensorBoard(Callback):
                 self.writer.add_scalar(f"{row['split']}/{name}", value, row["step"])
 
     def stop(self) -> None:
-        """Write what is left."""
+        """Flush and close the file."""
         self.writer.close()

@@ -1,16 +1,16 @@
-"""Checkpoints: directories that are whole or not there, each with the hashes of what is in it.
+"""Checkpoints: directories that are complete or absent, with the SHA-256 of every file.
 
 ::
 
     checkpoints/step-0003200/
-        model.safetensors
-        optimizer.safetensors
-        metrics.jsonl       the run's metrics up to this step
-        manifest.json       step, state, environment, the run's configuration, and size and SHA-256
-                            of the other files
+        model.safetensors       the network's state dict
+        optimizer.safetensors   momentum, by the names of the parameters
+        metrics.jsonl           the run's metrics up to this step
+        manifest.json           step, state (`sortnet.lab.training.state.State`), environment, the
+                                run's configuration, size and SHA-256 of the other files
 
-Nothing is ever unpickled, and a file that was damaged is found before it is used: safetensors
-alone reads a file with a flipped bit without a word.
+Nothing is unpickled, and a damaged file is found before it is used: safetensors alone reads a file
+with a flipped bit without an error.
 """
 
 import json
@@ -34,15 +34,15 @@ PREFIX = "step-"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint on disk that has been verified, and what its manifest says.
+    """A verified checkpoint on disk, and the content of its manifest.
 
     Attributes:
         path: Its directory.
-        step: How many steps had been taken.
-        state: What else training remembers.
-        environment: What a bit-identical continuation depends on.
-        run: The configuration of the run that it belongs to; empty in earlier versions.
-        files: The names of its files.
+        step: Steps taken.
+        state: The rest of the training loop's `State`.
+        environment: What bit-identical resuming depends on.
+        run: Configuration of its run; empty in older versions.
+        files: Names of its files.
     """
 
     path: Path
@@ -53,17 +53,17 @@ class Checkpoint:
     files: tuple[str, ...]
 
     def tensors(self, part: str) -> dict[str, Tensor]:
-        """The tensors of one of its files, ``model`` or ``optimizer``."""
+        """Read the tensors of one file, ``model`` or ``optimizer``."""
         file = self.path / f"{part}.safetensors"
         return pretrained.weights(file.read_bytes(), file)
 
     def text(self, name: str) -> bytes | None:
-        """The content of another of its files; None if an earlier version did not write it."""
+        """Read another file; None if an older version did not write it."""
         return (self.path / name).read_bytes() if name in self.files else None
 
 
 class Damaged(errors.Damaged):
-    """A checkpoint that does not hold what its manifest says.
+    """A checkpoint whose content differs from its manifest.
 
     Attributes:
         path: Its directory.
@@ -84,12 +84,12 @@ def save(
     """Write a checkpoint and read it back; one of the same step is replaced.
 
     Arguments:
-        folder: The directory of all checkpoints.
-        step: How many steps have been taken.
-        parts: Tensors by name, for each file.
-        state: Whatever else training needs to go on, as JSON.
-        environment: What must be the same for a bit-identical continuation.
-        run: The configuration of the run that it belongs to.
+        folder: Directory of all checkpoints.
+        step: Steps taken.
+        parts: Tensors by name, for each safetensors file.
+        state: The rest of the training state, as JSON.
+        environment: What bit-identical resuming depends on.
+        run: Configuration of the run.
         texts: Other files by name.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ def _write(
     contents = dict(texts)
     for part, tensors in parts.items():
         plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-        # Serialised in memory, so that a full disk is seen as what it is.
+        # Serialized in memory first: then a full disk is reported as ENOSPC.
         contents[f"{part}.safetensors"] = safetensors.torch.save(plain)
     for name, content in contents.items():
         files.write_through(directory / name, content)
@@ -189,11 +189,11 @@ def _manifest(path: Path) -> dict[str, Any]:
 
 
 def _well_formed(manifest: Mapping[str, Any]) -> bool:
-    """Return True if a manifest has the entries that are read, each of its kind."""
+    """Return True if a manifest has all entries, each of its type."""
     kinds = {"format": int, "step": int, "files": dict, "state": dict, "environment": dict}
     if not all(isinstance(manifest.get(name), kind) for name, kind in kinds.items()):
         return False
-    if not isinstance(manifest.get("run", {}), dict):  # which earlier versions did not write
+    if not isinstance(manifest.get("run", {}), dict):  # older versions did not write it
         return False
     return all(
         Path(name).name == name
@@ -216,13 +216,13 @@ def _verify(file: Path, expected: Mapping[str, Any]) -> None:
 
 
 def paths(folder: Path) -> list[Path]:
-    """All checkpoints' directories, the newest first."""
+    """Return the directories of all checkpoints, newest first."""
     found = [p for p in folder.glob(f"{PREFIX}*") if re.fullmatch(PREFIX + "[0-9]+", p.name)]
     return sorted(found, key=lambda p: int(p.name.removeprefix(PREFIX)), reverse=True)
 
 
 def survey(folder: Path) -> tuple[list[Checkpoint], list[Damaged]]:
-    """All checkpoints that verify, the newest first, and what is wrong with the others."""
+    """Return all intact checkpoints, newest first, and the errors of the others."""
     intact: list[Checkpoint] = []
     damaged: list[Damaged] = []
     for path in paths(folder):
@@ -234,7 +234,7 @@ def survey(folder: Path) -> tuple[list[Checkpoint], list[Damaged]]:
 
 
 def latest(folder: Path) -> tuple[Checkpoint | None, list[Damaged]]:
-    """The newest checkpoint that verifies, and what is wrong with newer ones."""
+    """Return the newest intact checkpoint, and the errors of newer ones."""
     damaged: list[Damaged] = []
     for path in paths(folder):
         try:
@@ -245,10 +245,10 @@ def latest(folder: Path) -> tuple[Checkpoint | None, list[Damaged]]:
 
 
 def at(folder: Path, step: int) -> Checkpoint:
-    """The checkpoint of a step.
+    """Return the checkpoint of a step.
 
     Raises:
-        UsageError: There is none that verifies; the message lists those that do.
+        UsageError: It is missing or damaged; the message lists the intact ones.
     """
     intact, _ = survey(folder)
     for found in intact:
@@ -259,7 +259,7 @@ def at(folder: Path, step: int) -> Checkpoint:
 
 
 def supersede(folder: Path, step: int) -> None:
-    """Set aside all checkpoints after a step, at which a run starts anew."""
+    """Set aside all checkpoints after a step from which a run is repeated."""
     for path in paths(folder):
         if int(path.name.removeprefix(PREFIX)) > step:
             files.set_aside(path, "superseded")
@@ -268,12 +268,12 @@ def supersede(folder: Path, step: int) -> None:
 def prune(folder: Path, keep: int, best: int | None) -> None:
     """Remove all but the newest intact checkpoints and the best one.
 
-    Damaged ones among them do not count and are set aside.
+    Damaged ones do not count and are set aside.
 
     Arguments:
-        folder: The directory of all checkpoints.
-        keep: How many of the newest ones to keep; one at least.
-        best: The step of the best one, kept as well.
+        folder: Directory of all checkpoints.
+        keep: Number of checkpoints to keep, at least one.
+        best: Step of the best one, which is kept as well.
     """
     kept = 0
     for path in paths(folder):
@@ -290,13 +290,13 @@ def prune(folder: Path, keep: int, best: int | None) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what a process left that was killed while it wrote or removed a checkpoint."""
+    """Remove the temporary directories of processes that were killed here."""
     for leftover in (*folder.glob(".writing-*"), *folder.glob(".removed-*")):
         shutil.rmtree(leftover, ignore_errors=True)
 
 
-def finite(tensors: Mapping[str, Tensor]) -> str | None:
-    """The name of the first tensor that is not finite throughout, if there is one."""
+def first_nonfinite(tensors: Mapping[str, Tensor]) -> str | None:
+    """Return the name of the first tensor with a NaN or Inf, if there is one."""
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             return name

@@ -1,4 +1,4 @@
-"""The device that a network runs on, and what that device can do."""
+"""The device a network runs on, and what it supports."""
 
 import torch
 
@@ -6,17 +6,17 @@ from sortnet.errors import UsageError
 from sortnet.fusion import private
 
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
-"""What ``--device`` takes."""
+"""Values of ``--device``."""
 
 
 def resolve_device(device: str = "auto") -> torch.device:
-    """Return the device of a name; ``auto`` is the accelerator if there is one, else the CPU.
+    """Return the device with a name; ``auto`` is the accelerator if there is one, else the CPU.
 
     Arguments:
         device: One of `DEVICES`.
 
     Raises:
-        ValueError: This machine has no such device.
+        UsageError: This machine has no such device.
     """
     accelerator = torch.accelerator.current_accelerator(check_available=True)
     devices = [torch.device("cpu")] + ([] if accelerator is None else [accelerator])
@@ -30,9 +30,9 @@ def resolve_device(device: str = "auto") -> torch.device:
 
 
 def has_native_bfloat16(device: torch.device) -> bool:
-    """Return True if the device computes in bfloat16 and does not emulate it.
+    """Return True if the device has native bfloat16 arithmetic.
 
-    GPUs of CUDA do so from compute capability 8.0 on, CPUs with AVX512-BF16 or AMX. Of Apple's
+    CUDA GPUs have it from compute capability 8.0 on, CPUs with AVX512-BF16 or AMX. For Apple's
     GPUs PyTorch does not say.
     """
     if device.type == "cpu":
@@ -44,7 +44,7 @@ def has_native_bfloat16(device: torch.device) -> bool:
 
 
 def widest_float(device: torch.device) -> torch.dtype:
-    """Return float64, in which sums are kept, or float32 where the device has no float64."""
+    """Return float64, the dtype of sums, or float32 if the device has no float64."""
     if device.type == "mps":
         return torch.float32
     if device.type == "xpu" and not torch.xpu.get_device_properties(device).has_fp64:

@@ -1,4 +1,4 @@
-"""Training in several processes: torchrun starts them, gradients are averaged by PyTorch's DDP."""
+"""Training in several processes, started by torchrun, with gradients averaged by DDP."""
 
 import json
 import os
@@ -19,7 +19,7 @@ from sortnet.errors import UsageError
 from sortnet.lab.training.devices import resolve_device
 
 PATIENCE = timedelta(minutes=4)
-"""How long processes wait for each other before they fail, and torchrun starts them again."""
+"""How long processes wait for each other before they fail and torchrun restarts them."""
 
 
 @dataclass(frozen=True)
@@ -27,9 +27,9 @@ class Distributed:
     """The processes that train one network together.
 
     Attributes:
-        rank: Which of them this is; 0 is the one that writes.
-        size: How many there are.
-        device: This process's device, on which every collective takes place.
+        rank: Rank of this process; 0 is the main process, the only one that writes.
+        size: Number of processes.
+        device: Device of this process, used by every collective.
     """
 
     rank: int = 0
@@ -37,23 +37,23 @@ class Distributed:
     device: torch.device = field(default=torch.device("cpu"))
 
     @property
-    def writes(self) -> bool:
-        """Whether this process is the one that writes."""
+    def is_main(self) -> bool:
+        """Whether this is the main process."""
         return self.rank == 0
 
-    def sum(self, values: Tensor) -> Tensor:
-        """Add up a tensor over all processes, in place; it must be on `device`."""
+    def all_reduce(self, values: Tensor) -> Tensor:
+        """Sum a tensor over all processes, in place. It must be on `device`."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
 
-    def share(self, network: nn.Module) -> None:
-        """Give every process the first one's buffers: batch normalisation's averages."""
-        self.spread(network.buffers())
+    def broadcast_buffers(self, network: nn.Module) -> None:
+        """Copy the main process's buffers (batch-norm averages) to all processes."""
+        self.broadcast(network.buffers())
 
     @torch.no_grad()
-    def spread(self, tensors: Iterable[Tensor]) -> None:
-        """Give every process the first one's values of some tensors; they must be on `device`."""
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Copy the main process's tensors to all processes. They must be on `device`."""
         if self.size == 1:
             return
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
@@ -66,83 +66,83 @@ class Distributed:
             for tensor, part in zip(same, parts, strict=True):
                 tensor.copy_(part.view_as(tensor))
 
-    def decide(self, choose: Callable[[], Any]) -> Any:  # noqa: ANN401
-        """Let the first process choose something that JSON can hold, and tell the others.
+    def on_main(self, function: Callable[[], Any]) -> Any:  # noqa: ANN401
+        """Call a function in the main process and return its result in all processes.
 
         Arguments:
-            choose: Called in the first process only. If it raises a ValueError or an OSError the
-                other processes raise an OSError with the same text, and none is left waiting.
+            function: Returns something that JSON can hold. If it raises a ValueError or OSError,
+                the other processes raise an OSError with the same text, and none is left waiting.
         """
         if self.size == 1:
-            return choose()
-        told: dict[str, Any] = {}
+            return function()
+        message: dict[str, Any] = {}
         error: ValueError | OSError | None = None
-        if self.writes:
+        if self.is_main:
             try:
-                told = {"chosen": choose()}
+                message = {"result": function()}
             except (ValueError, OSError) as raised:
-                told, error = {"error": str(raised)}, raised
-        told = self._tell(told)
+                message, error = {"error": str(raised)}, raised
+        message = self._broadcast_json(message)
         if error is not None:
             raise error
-        if "error" in told:
-            raise OSError(told["error"])
-        return told["chosen"]
+        if "error" in message:
+            raise OSError(message["error"])
+        return message["result"]
 
-    def _tell(self, message: Any) -> Any:  # noqa: ANN401
-        content = json.dumps(message).encode() if self.writes else b""
+    def _broadcast_json(self, message: Any) -> Any:  # noqa: ANN401
+        content = json.dumps(message).encode() if self.is_main else b""
         length = torch.tensor([len(content)], device=self.device)
         dist.broadcast(length, 0)
-        if self.writes:
+        if self.is_main:
             text = torch.tensor(list(content), dtype=torch.uint8, device=self.device)
         else:
             text = torch.empty(int(length.tolist()[0]), dtype=torch.uint8, device=self.device)
         dist.broadcast(text, 0)
         return json.loads(bytes(text.tolist()))
 
-    def having(self, flag: bool) -> list[int]:
-        """The processes for which a flag is set."""
+    def ranks_with(self, flag: bool) -> list[int]:
+        """Return the ranks of the processes in which a flag is set."""
         if self.size == 1:
             return [0] if flag else []
         ranks = torch.arange(self.size, device=self.device)
         flags = (ranks == self.rank).to(torch.int64) * int(flag)
-        return [rank for rank, set_ in enumerate(self.sum(flags).tolist()) if set_]
+        return [rank for rank, set_ in enumerate(self.all_reduce(flags).tolist()) if set_]
 
-    def wait(self) -> None:
-        """Wait until all processes are here."""
+    def barrier(self) -> None:
+        """Wait for all processes."""
         if self.size > 1:
             dist.barrier()
 
-    def join(self, network: nn.Module) -> nn.Module:
-        """The network with gradients that are averaged over all processes."""
+    def wrap(self, network: nn.Module) -> nn.Module:
+        """Wrap a network in DDP if there are several processes."""
         if self.size == 1:
             return network
         parallel = DistributedDataParallel(network)
-        # By default buffers are broadcast in every step. Training does not read batch
-        # normalisation's averages, and `share` is called before evaluation and saving, which do.
-        # An attribute, because the argument has another name in newer versions of PyTorch.
+        # By default DDP broadcasts buffers in every step. Training does not read batch-norm
+        # averages, and `broadcast_buffers` is called before evaluation and saving, which do.
+        # Set as an attribute, because newer versions of PyTorch renamed the argument.
         parallel.broadcast_buffers = False
         return parallel
 
 
 @contextmanager
-def joined(device: str = "auto") -> Iterator[Distributed]:
-    """Join the processes that torchrun started; alone without it.
+def init_distributed(device: str = "auto") -> Iterator[Distributed]:
+    """Join the process group of torchrun, or return a single process without it.
 
     Arguments:
-        device: The kind of device, as `resolve_device` takes it; each process gets one of its own.
+        device: Kind of device, see `resolve_device`. Each process gets its own.
     """
     chosen = resolve_device(device)
     if "WORLD_SIZE" not in os.environ or "RANK" not in os.environ:
         yield Distributed(device=chosen)
         return
     if chosen.type != "cpu":
-        chosen = _claim(chosen.type, int(os.environ.get("LOCAL_RANK", "0")))
-    # Processes that torchrun starts again meet at the same store as the first ones did; under a
-    # name of their own they do not read the addresses of processes that are gone.
+        chosen = _set_device(chosen.type, int(os.environ.get("LOCAL_RANK", "0")))
+    # After a restart torchrun uses the same store. The prefix keeps new processes from reading
+    # the addresses of dead ones.
     store, rank, size = next(rendezvous("env://", timeout=PATIENCE))
-    life = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    store = PrefixStore(f"life{life}", store)
+    restart = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = PrefixStore(f"restart{restart}", store)
     backend = dist.get_default_backend_for_device(chosen)
     dist.init_process_group(
         backend,
@@ -150,7 +150,7 @@ def joined(device: str = "auto") -> Iterator[Distributed]:
         rank=rank,
         world_size=size,
         timeout=PATIENCE,
-        device_id=None if backend == "gloo" else chosen,  # where barriers take place
+        device_id=None if backend == "gloo" else chosen,  # used by barriers
     )
     try:
         yield Distributed(rank, size, chosen)
@@ -158,13 +158,13 @@ def joined(device: str = "auto") -> Iterator[Distributed]:
         dist.destroy_process_group()
 
 
-def _claim(kind: str, index: int) -> torch.device:
+def _set_device(kind: str, index: int) -> torch.device:
     """Make a device the current one of this process."""
     count = torch.accelerator.device_count()
     if index >= count:
         raise UsageError(
-            f"process {index} on this machine has no device of its own: there are {count} {kind}"
-            " devices; give torchrun as many processes"
+            f"process {index} on this machine has no device: there are {count} {kind} devices;"
+            " start one process per device"
         )
     torch.accelerator.set_device_index(index)
     return torch.device(kind, index)

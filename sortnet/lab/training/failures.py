@@ -1,4 +1,4 @@
-"""What ends a run before its last step: numbers that are not finite, and signals."""
+"""What ends a run before its last step: NaN or Inf, and signals."""
 
 import signal
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 HANG_UP = getattr(signal, "SIGHUP", None)  # Windows has none
 STOPPING = (signal.SIGINT, signal.SIGTERM, *([] if HANG_UP is None else [HANG_UP]))
-"""Signals that ask a run to save and stop."""
+"""Signals that make a run save and stop."""
 
 
 class Diverged(ArithmeticError):
@@ -18,7 +18,7 @@ class Diverged(ArithmeticError):
 
     Attributes:
         step: The step that was not taken, counted from 0.
-        where: The first module or parameter concerned.
+        where: The first module or parameter with a NaN or Inf.
     """
 
     def __init__(self, step: int, where: str) -> None:
@@ -27,31 +27,33 @@ class Diverged(ArithmeticError):
 
 
 class Interrupted(Exception):
-    """A signal ended the run; what it had learnt has been saved.
+    """A signal ended the run; its progress is saved.
 
     Attributes:
-        number: The signal's.
-        step: How many steps had been taken.
+        number: The signal.
+        step: Steps taken so far.
     """
 
     def __init__(self, number: int, step: int) -> None:
-        super().__init__(f"stopped at step {step} and saved; the same command goes on from there")
+        super().__init__(f"stopped at step {step} and saved; run the same command again to resume")
         self.number, self.step = number, step
 
 
 @contextmanager
-def signals(ask: Callable[[int], None]) -> Iterator[None]:
-    """Turn the first SIGINT, SIGTERM or SIGHUP into a wish to stop; a second one ends at once.
+def signals(request_stop: Callable[[int], None]) -> Iterator[None]:
+    """Turn SIGINT, SIGTERM and SIGHUP into a request to stop; a second SIGINT ends at once.
 
-    SIGHUP comes when a terminal is closed. Where it is ignored, under nohup, it stays so.
+    A second SIGTERM does not: schedulers send it to every process, and torchrun and srun pass it
+    on. SIGHUP comes when a terminal is closed. Where it is ignored, under nohup, it stays so.
     """
     before = {number: signal.getsignal(number) for number in STOPPING}
     if before.get(HANG_UP) == signal.SIG_IGN:
         before.pop(HANG_UP)
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        ask(number)
-        signal.signal(number, before[signal.Signals(number)])
+        request_stop(number)
+        if number == signal.SIGINT:
+            signal.signal(number, before[signal.SIGINT])
 
     for number in before:
         signal.signal(number, handle)
@@ -63,31 +65,31 @@ def signals(ask: Callable[[int], None]) -> Iterator[None]:
 
 
 def first_bad_module(network: nn.Module, images: Tensor, forward: Callable[[], Tensor]) -> str:
-    """Name the module in which something is first not finite.
+    """Return the name of the first module whose output or gradient is not finite.
 
-    The step's forward pass is repeated with a hook on every module. If all outputs and the loss
-    are finite it was a gradient, and the backward pass meets modules from the last to the first.
-    The network's buffers are left as they were.
+    Repeats the step's forward pass with a hook on every module. If all outputs and the loss are
+    finite, it was a gradient; backward visits modules from the last to the first. The network's
+    buffers are restored.
 
     Arguments:
-        network: As it was in the step; its gradients are still there.
+        network: The network, with the gradients of the step.
         images: The step's batch.
         forward: Repeats the step's forward pass with the same seed and precision, and returns the
-            loss. It must call this network, whose hooks see nothing if it is compiled.
+            loss. It must call this network uncompiled; otherwise its hooks see nothing.
     """
     found: list[str] = []
 
-    def watch(name: str) -> Callable[..., None]:
-        def look(_module: nn.Module, _inputs: object, output: object) -> None:
+    def record(name: str) -> Callable[..., None]:
+        def hook(_module: nn.Module, _inputs: object, output: object) -> None:
             if isinstance(output, Tensor) and not _finite(output):
                 found.append(name)
 
-        return look
+        return hook
 
     if not _finite(images):
         return "the images"
     hooks = [
-        module.register_forward_hook(watch(name))
+        module.register_forward_hook(record(name))
         for name, module in network.named_modules()
         if name
     ]
@@ -98,10 +100,10 @@ def first_bad_module(network: nn.Module, images: Tensor, forward: Callable[[], T
     finally:
         for hook in hooks:
             hook.remove()
-        for buffer, before in buffers:  # batch normalisation has counted the batch a second time
+        for buffer, before in buffers:  # batch normalization counted the batch twice
             buffer.copy_(before)
     if found:
-        return f"the response of {found[0]}"
+        return f"the output of {found[0]}"
     if not _finite(loss):
         return "the loss"
     bad = [n for n, p in network.named_parameters() if p.grad is not None and not _finite(p.grad)]

@@ -1,4 +1,4 @@
-"""The machine at hand: where tensors live, in which layout and precision, compiled or not."""
+"""The machine: device, memory layout, precision and compilation."""
 
 import ctypes
 import logging
@@ -22,39 +22,39 @@ Module = TypeVar("Module", bound=nn.Module)
 
 COMPILE = ("auto", "on", "off")
 PRECISIONS = {"float32": None, "bfloat16": torch.bfloat16, "float16": torch.float16}
-"""The dtype of autocast for each precision of a run."""
+"""Autocast dtype of each precision."""
 COMPILED = ("cuda", "xpu")
 """Devices on which ``--compile auto`` may compile."""
-FUSED_SGD = ("cpu", "cuda", "mps", "xpu")
-"""Devices for which PyTorch has an SGD step in one kernel."""
+FUSED = ("cpu", "cuda", "mps", "xpu")
+"""Devices for which PyTorch has fused SGD."""
 BREAK_EVEN = 2000
-"""Steps from which compiling a whole network pays on a GPU, by ``--compile auto``.
+"""Steps from which ``--compile auto`` compiles a network on a GPU.
 
-A guess until it is measured on one. On a CPU ``auto`` does not compile: docs/cost.md has what it
-gains there, a few per cent in two networks, and what it loses in most others.
+A guess: not measured on a GPU yet. On a CPU ``auto`` does not compile: it gains a few percent in
+two networks and loses in most others (docs/cost.md).
 """
 
 
 def tune() -> None:
-    """Set up the process for fast training on a CPU; does nothing that is not needed.
+    """Set up the process for fast training on a CPU.
 
-    glibc gives memory of large tensors back to the system at once and asks for it again, page by
-    page, at the next operation; half of a training step can go into that. And a container's share
-    of the cores can be smaller than their number, which is what torch goes by.
+    By default glibc returns the memory of large tensors to the system at once and maps it again,
+    page by page, at the next operation, which can take half of a training step. And PyTorch starts
+    a thread per core, even if the container may use fewer.
     """
     if platform.libc_ver()[0] == "glibc":
         mmap_threshold, trim_threshold = -3, -1
         libc = ctypes.CDLL(None)
         libc.mallopt(mmap_threshold, 1 << 30)
         libc.mallopt(trim_threshold, (1 << 31) - 1)
-    # Torch looks for CUDA whenever it compiles, and warns where there is just a toolkit.
+    # When it compiles, torch looks for CUDA and warns if there is only a toolkit.
     logging.getLogger("torch.utils.cpp_extension").setLevel(logging.ERROR)
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(min(torch.get_num_threads(), cores()))
 
 
 def cores() -> int:
-    """How many cores this process may use, by its affinity and its container's quota."""
+    """Return the number of cores this process may use, by its affinity and container quota."""
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     with suppress(OSError, ValueError):  # no cgroup, or "max": no quota
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
@@ -64,11 +64,11 @@ def cores() -> int:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where and how a network is run.
+    """Where and how a network runs.
 
     Attributes:
-        device: Where weights and batches are.
-        precision: One of `PRECISIONS`: what convolutions compute in during training.
+        device: Device of weights and batches.
+        precision: One of `PRECISIONS`: dtype of convolutions and matrix products in training.
             Weights, momentum, batch statistics and the loss stay float32.
         compile: Whether to compile the whole network.
     """
@@ -85,11 +85,11 @@ class Machine:
         precision: str = "float32",
         device: str | torch.device = "auto",
     ) -> "Machine":
-        """The machine at hand.
+        """Return this machine.
 
         Arguments:
-            compile: ``on``, ``off``, or ``auto``: where it pays within so many steps.
-            steps: How many training steps there will be.
+            compile: ``on``, ``off``, or ``auto``: where it pays off within `steps`.
+            steps: Number of training steps.
             precision: One of `PRECISIONS`, or ``auto``; see `resolve_precision`.
             device: A device, or its name as `resolve_device` takes it.
         """
@@ -104,23 +104,23 @@ class Machine:
         return cls(device, chosen, worth if compile == "auto" else compile == "on")
 
     def place(self, model: Module) -> Module:
-        """Move a model here; channels last is the faster layout on both kinds of device."""
+        """Move a model to the device, in channels_last, the faster layout on CPUs and GPUs."""
         return model.to(self.device, memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
-    def ready(self, model: nn.Module) -> nn.Module:
-        """The model as it is to be called: compiled, if that was chosen."""
+    def maybe_compile(self, model: nn.Module) -> nn.Module:
+        """Return the model, compiled if that was chosen."""
         return torch.compile(model) if self.compile else model  # type: ignore[return-value]
 
     def images(self, images: Tensor) -> Tensor:
-        """Move a batch of images here, without waiting for it where memory is pinned."""
+        """Move a batch of images to the device, asynchronously if its memory is pinned."""
         return images.to(self.device, non_blocking=True, memory_format=torch.channels_last)
 
     def labels(self, labels: Tensor) -> Tensor:
-        """Move a batch's labels here."""
+        """Move the labels of a batch to the device."""
         return labels.to(self.device, non_blocking=True)
 
     def autocast(self) -> AbstractContextManager[object]:
-        """The context of a training step's forward pass."""
+        """Return the autocast context of a training step's forward pass."""
         dtype = PRECISIONS[self.precision]
         return nullcontext() if dtype is None else torch.autocast(self.device.type, dtype)
 
@@ -133,29 +133,26 @@ class Machine:
         decay: float,
         nesterov: bool = False,
     ) -> torch.optim.SGD:
-        """The optimizer, in its one-kernel form where the device has one."""
+        """Return SGD, fused if the device supports it."""
         return torch.optim.SGD(
             parameters,
             lr,
             momentum=momentum,
             weight_decay=decay,
             nesterov=nesterov,
-            fused=True if self.device.type in FUSED_SGD else None,
+            fused=True if self.device.type in FUSED else None,
         )
 
 
 def resolve_precision(precision: str, device: str | torch.device = "auto") -> str:
-    """Replace ``auto`` by the precision that is best on a device.
-
-    That is bfloat16 where the hardware computes in it. Elsewhere it is emulated, slowly, and
-    ``auto`` means float32.
+    """Resolve ``auto``: bfloat16 if the hardware has it natively, else float32.
 
     Arguments:
         precision: ``auto``, or one of `PRECISIONS`.
         device: A device, or its name as `resolve_device` takes it.
 
     Raises:
-        ValueError: There is no such precision or device.
+        UsageError: There is no such precision or device.
     """
     if precision == "auto":
         device = resolve_device(device) if isinstance(device, str) else device
@@ -168,7 +165,7 @@ def resolve_precision(precision: str, device: str | torch.device = "auto") -> st
 
 
 def description() -> dict[str, str | int]:
-    """The machine and the versions, to be stored with whatever was measured on it."""
+    """Return machine and versions, stored with everything measured on it."""
     return {
         "processor": processor(),
         "cores": cores(),
@@ -183,7 +180,7 @@ def description() -> dict[str, str | int]:
 
 
 def _commit() -> str:
-    """The commit of the clone that this package runs from, ``+`` if changed; else empty."""
+    """Return the commit of the clone this package runs from, with ``+`` if changed."""
     clone = Path(__file__).parents[3]
     if not (clone / ".git").exists():
         return ""
@@ -191,13 +188,13 @@ def _commit() -> str:
     try:
         head = subprocess.check_output([*git, "rev-parse", "HEAD"], text=True).strip()
         changes = subprocess.check_output([*git, "status", "--porcelain", "-uno"], text=True)
-    except (OSError, subprocess.CalledProcessError):  # no git, or a clone of somebody else's
+    except (OSError, subprocess.CalledProcessError):  # no git, or another user's clone
         return ""
     return head + "+" * bool(changes)
 
 
 def processor() -> str:
-    """The processor's model."""
+    """Return the processor's model name."""
     with suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):

@@ -1,4 +1,4 @@
-"""Files of JSON lines that are only ever appended to, and what is done about damaged ones."""
+"""Append-only files of JSON lines, and the repair of damaged ones."""
 
 import json
 import os
@@ -16,7 +16,7 @@ def append(path: Path, value: object) -> None:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """Read all lines; a last one that a killed process left unfinished is passed over.
+    """Read all lines, except for an unfinished last one that a killed process left.
 
     Raises:
         UsageError: Another line is not a JSON object.
@@ -34,7 +34,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 
 def intact(content: bytes) -> bytes:
-    r"""The lines that are whole JSON objects.
+    r"""Return the lines that are whole JSON objects.
 
     Example:
         >>> intact(b'{"a": 1}\n\0\0\n{"b": 2}\n{"c"')
@@ -51,10 +51,10 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
-def mend(path: Path) -> str | None:
-    """Drop lines that are not whole; what was done, if anything was.
+def repair(path: Path) -> str | None:
+    """Drop incomplete lines; return what was done, or None if nothing was.
 
-    Without this the next line would be appended to one that a killed process left unfinished.
+    Otherwise the next line would be appended to one that a killed process left unfinished.
     """
     there = path.read_bytes() if path.is_file() else b""
     kept = intact(there)
@@ -62,13 +62,13 @@ def mend(path: Path) -> str | None:
 
 
 def restore(path: Path, length: int, kept: bytes | None) -> str | None:
-    """Bring a file back to what it was at a checkpoint; what was done if it was damaged.
+    """Restore a file to its content at a checkpoint; return what was done if it was damaged.
 
     Arguments:
-        path: The file. What was appended later is cut off, which is no damage.
-        length: Of the file at the checkpoint, in bytes.
-        kept: What it was; None if the checkpoint does not say. The whole lines that are left are
-            kept then.
+        path: The file. Lines appended after the checkpoint are cut off; that is no damage.
+        length: Size of the file at the checkpoint, in bytes.
+        kept: Its content at the checkpoint. None if the checkpoint has no copy: then all whole
+            lines are kept.
     """
     there = path.read_bytes() if path.is_file() else b""
     expected = intact(there[:length]) if kept is None else kept
@@ -85,7 +85,7 @@ def _replace(path: Path, content: bytes) -> str:
         return f"{path} was missing; {_lines(content)} restored"
     aside = files.set_aside(path)
     files.write(path, content)
-    return f"{path} was damaged; {_lines(content)} kept, the file as it was is {aside.name}"
+    return f"{path} was damaged; {_lines(content)} kept, the damaged file is now {aside.name}"
 
 
 def _lines(content: bytes) -> str:

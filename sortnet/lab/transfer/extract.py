@@ -90,7 +90,7 @@ def _splits(dataset: Dataset) -> list[Split]:
 def _groups(dataset: Dataset) -> Iterator[tuple[Tensor, int]]:
     """The images in groups of `GROUP`, with how many of them are no filling."""
     for split in _splits(dataset):
-        for images, _ in data.evaluation(dataset, split, batch=GROUP):
+        for images, _ in data.eval_batches(dataset, split, batch=GROUP):
             count = len(images)
             filling = images[-1:].expand(GROUP - count, -1, -1, -1)
             yield torch.cat([images, filling]), count
@@ -143,6 +143,8 @@ class Source:
         """
         chosen = resolve_device(device)
         network, config = runs.load(directory)
+        if not isinstance(network, Network):
+            raise UsageError(f"{config.title} has no named activations; the paper's networks do")
         layers = tuple(dict.fromkeys(layers)) or last_layers(network)
         for layer in layers:
             if layer not in network.features:

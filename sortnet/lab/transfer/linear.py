@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from sortnet.errors import UsageError
-from sortnet.lab.data.dataset import stratified
+from sortnet.lab.data.dataset import stratified_split
 from sortnet.lab.data.seeds import generator
 from sortnet.lab.transfer.extract import Show
 
@@ -165,7 +165,7 @@ def fit_probe(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Te
         test: Features, which are looked at once.
         test_labels: The images' classes.
     """
-    rest, held = stratified(train_labels, max(1, len(train) // 5), "probe")
+    rest, held = stratified_split(train_labels, max(1, len(train) // 5), "probe")
     if len(set(train_labels[rest].tolist())) < 2:
         raise UsageError("a probe needs training images of two classes or more")
 

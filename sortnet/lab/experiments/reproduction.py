@@ -1,0 +1,139 @@
+"""Reproducing an experiment: which runs it needs, and training them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+
+from sortnet.errors import UsageError
+from sortnet.lab.experiments import results
+from sortnet.lab.experiments.definitions import Experiment, experiment
+from sortnet.lab.experiments.sizes import Size, size
+from sortnet.lab.runs import Run, record
+from sortnet.lab.sweep.grid import Engine, Failure, Progress, train_all
+from sortnet.lab.training import resolve_device
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to train, and where.
+
+    Attributes:
+        wanted: The experiment.
+        chosen: Its size.
+        seeds: How many runs of each kind the experiment has.
+        out: The directory of all runs.
+        root: The directory of all datasets.
+        runs: First every cell with seed 0, then with seed 1.
+        kept: The directory with one JSON file for each run that has ended.
+        device: Where networks run, one of `sortnet.lab.training.DEVICES`.
+    """
+
+    wanted: Experiment
+    chosen: Size
+    seeds: int
+    out: Path
+    root: Path
+    runs: tuple[Run, ...]
+    kept: Path | None = None
+    device: str = "auto"
+
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """Where runs that have ended are found."""
+        return (self.out,) if self.kept is None else (self.out, self.kept)
+
+    @property
+    def transfer(self) -> str | None:
+        """The data on which features are evaluated; the embedded digits at smoke size."""
+        smoke = self.chosen.name == "smoke"
+        return "digits" if smoke and self.wanted.transfer else self.wanted.transfer
+
+    def is_kept(self, run: Run) -> bool:
+        """Whether a run is not in the directory of all runs, but its result was kept."""
+        if self.kept is None or (self.out / run.id / "result.json").exists():
+            return False
+        found = record.find(run, self.kept)
+        if found is None or self.transfer is None:
+            return found is not None
+        return found.ended == "diverged" or found.transfer is not None
+
+
+def plan(
+    name: str,
+    size_: str,
+    seeds: int | None = None,
+    root: str | Path = "data",
+    out: str | Path = "runs",
+    kept: Path | None = None,
+    only: str = "*",
+    precision: str = "float32",
+    device: str = "auto",
+) -> Plan:
+    """Return what an experiment has to train.
+
+    Arguments:
+        name: Out of `EXPERIMENTS`.
+        size_: Out of `SIZES`.
+        seeds: How many seeds; by default those of the size.
+        root: The directory of all datasets.
+        out: The directory of all runs.
+        kept: The directory with one JSON file for each run that has ended; runs with a file are
+            not trained again.
+        only: A pattern for the runs' names: ``cifar10/lenet*``.
+        precision: What convolutions compute in; ``auto`` for the fastest here.
+        device: Where networks run, one of `sortnet.lab.training.DEVICES`.
+    """
+    resolve_device(device)
+    wanted, chosen = experiment(name), size(size_, precision, device)
+    count = chosen.seeds if seeds is None else seeds
+    if count < 1:
+        raise UsageError(f"seeds is {count}, but must be 1 or more")
+    fitted = (chosen.fit(run, seed) for seed in range(count) for run in wanted.runs)
+    every = tuple({run.id: run for run in fitted if fnmatch(run.id, only)}.values())
+    if not every:
+        example = chosen.fit(wanted.runs[0]).id
+        raise UsageError(f"no run of {name} is like {only!r}; they are like {example}")
+    return Plan(wanted, chosen, count, Path(out), Path(root), every, kept, device)
+
+
+def reproduce(
+    todo: Plan,
+    engine: Engine,
+    show: Callable[[Progress], None] = lambda progress: None,
+) -> results.ExperimentResults:
+    """Train what a plan still needs and return its experiment's results.
+
+    Arguments:
+        todo: What to train.
+        engine: Where to train it; see `sortnet.lab.sweep`.
+        show: Called with the progress.
+
+    Raises:
+        FileNotFoundError: A dataset is missing; nothing was started.
+        Stopped: A signal came.
+        OSError: Some runs could not be trained; the others were.
+    """
+    try:
+        found = train_all(
+            todo.runs,
+            todo.out,
+            todo.root,
+            engine=engine,
+            device=todo.device,
+            transfer=todo.transfer,
+            environment=todo.chosen.environment,
+            done={run.id for run in todo.runs if todo.is_kept(run)},
+            show=show,
+        )
+    finally:
+        stored = results.collect(todo.wanted.name, todo.chosen, todo.seeds, *todo.places)
+        if todo.kept is not None:
+            results.keep(stored, todo.kept)
+    failed = [one for one in found.values() if isinstance(one, Failure)]
+    if failed:
+        raise OSError(
+            f"{len(failed)} of {len(todo.runs)} runs could not be trained,"
+            f" first {failed[0].run.id}: {failed[0].reason}"
+        )
+    return stored

@@ -1,0 +1,298 @@
+"""Models by name: the paper's networks, torchvision's, timm's, and your own functions.
+
+============================ ==============================================================
+``resnet20``                 a network of the paper, as `sortnet.create_model` takes it
+``torchvision:resnet18``     a model of torchvision
+``timm:resnet10t``           a model of timm
+``package.module:function``  a function of yours that returns a model
+============================ ==============================================================
+"""
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sortnet import networks
+from sortnet.errors import UsageError, user_input
+from sortnet.networks import NETWORKS, create_model
+from sortnet.surgery import sortify
+from sortnet.surgery.site import close
+
+EXAMPLES = "resnet20, torchvision:resnet18, timm:resnet10t or package.module:function"
+PATTERN = re.compile(r"[\w.]+:[\w.]+")
+
+
+def create(
+    spec: str,
+    num_classes: int | None = None,
+    in_chans: int = 3,
+    *,
+    fusion: str = "sum",
+    gate: str | None = None,
+    where: str | None = None,
+    size: int | None = None,
+    pretrained: bool = False,
+    **options: Any,  # noqa: ANN401
+) -> nn.Module:
+    """Build a model by its name, with fresh weights from the global random state.
+
+    With ``fusion="sum"`` it is the model that its library or function builds. Any other fusion is
+    put into a model that is not the paper's by `sortnet.sortify`, which keeps the weights.
+
+    Arguments:
+        spec: The model's name; see the table above.
+        num_classes: How many classes it has; the model's default without it. A function of yours
+            is called with ``num_classes=`` and ``in_chans=`` if it has such parameters.
+        in_chans: The images' channels.
+        fusion: Terms joined by ``+``, or ``sort``.
+        gate: ``zero`` or ``one``: weight the second-order term by a learnable number per channel.
+        where: A pattern over the sites where the fusion is put, as `sortnet.sortify` takes it.
+        size: The images' side.
+        pretrained: Download the weights that torchvision or timm offers; a function of yours is
+            called with ``pretrained=True``.
+        options: What else `sortnet.create_model` takes, for a network of the paper.
+
+    Example:
+        >>> net = create("torchvision:resnet18", num_classes=5, fusion="sort", where="layer4.*")
+        >>> net.get_submodule("layer4.1.fusion")
+        Fusion(sum+root)
+    """
+    check(spec)
+    if not is_foreign(spec) and pretrained:
+        raise UsageError(f"{spec} has no weights to download; `sortnet list` has trained networks")
+    if not is_foreign(spec) and where is None:
+        with user_input():
+            return create_model(
+                spec, num_classes, fusion, gate=gate, in_chans=in_chans, size=size, **options
+            )
+    model = _plain(spec, num_classes, in_chans, size, pretrained, options)
+    if fusion == "sum":
+        return model
+    side = size or image_size(spec)
+    with user_input():
+        example = torch.zeros(1, in_chans, side, side)
+        return sortify(model, where, fusion, gate=gate, example=example)
+
+
+def check(spec: str) -> None:
+    """Refuse what cannot be a model's name, without importing anything."""
+    if ":" not in spec and spec not in NETWORKS:
+        raise UsageError(
+            f"unknown network {spec!r}; {close(spec, list(NETWORKS))} A model is named like"
+            f" {EXAMPLES}"
+        )
+    if ":" in spec and not PATTERN.fullmatch(spec):
+        raise UsageError(f"{spec!r} is no model's name; a model is named like {EXAMPLES}")
+
+
+def is_foreign(spec: str) -> bool:
+    """Return True if a model is not one of the paper's."""
+    return ":" in spec
+
+
+def title(spec: str, fusion: str = "sum", *, branched: bool = False) -> str:
+    """A model's name for people.
+
+    Example:
+        >>> title("lenet", "sort", branched=True), title("timm:resnet10t", "sort")
+        ('LeNet*-SORT', 'timm:resnet10t-SORT')
+    """
+    if not is_foreign(spec):
+        return networks.display(spec, fusion, branched=branched)
+    return spec + {"sum": "", "sort": "-SORT"}.get(fusion, f"-{fusion}")
+
+
+def image_size(spec: str) -> int:
+    """The side of the images that a model is made for; 224 where nothing is known."""
+    if not is_foreign(spec):
+        return NETWORKS[spec].size
+    source, _, name = spec.partition(":")
+    if source == "timm":
+        timm = _timm(name)
+        return int(timm.get_pretrained_cfg(name).input_size[-1])
+    return 224
+
+
+def _plain(
+    spec: str,
+    num_classes: int | None,
+    in_chans: int,
+    size: int | None,
+    pretrained: bool,
+    options: Mapping[str, Any],
+) -> nn.Module:
+    """Build a model with the sum."""
+    if not is_foreign(spec):
+        with user_input():
+            return create_model(spec, num_classes, in_chans=in_chans, size=size, **options)
+    if options:
+        raise UsageError(f"{spec} cannot be given {next(iter(options))!r}")
+    source, _, name = spec.partition(":")
+    if source == "torchvision":
+        model = _from_torchvision(name, num_classes, in_chans, size, pretrained)
+    elif source == "timm":
+        model = _from_timm(name, num_classes, in_chans, size, pretrained)
+    else:
+        asked = {"num_classes": num_classes, "in_chans": in_chans, "pretrained": pretrained}
+        model = call(function(spec), spec, asked)
+    model.register_forward_hook(_only_logits)
+    return model
+
+
+def _only_logits(_model: nn.Module, _inputs: object, output: object) -> Tensor | None:
+    """Replace the output by its logits, as Hugging Face's models and Inception return them."""
+    if isinstance(output, Tensor):
+        return None
+    logits = output.get("logits") if isinstance(output, Mapping) else None
+    found = getattr(output, "logits", logits)
+    return found if isinstance(found, Tensor) else None
+
+
+# torchvision and timm
+
+
+def _known(source: str, name: str, names: Sequence[str]) -> None:
+    if name not in names:
+        raise UsageError(f"{source} has no model {name!r}; {close(name, names)}")
+
+
+def _from_torchvision(
+    name: str, num_classes: int | None, in_chans: int, size: int | None, pretrained: bool
+) -> nn.Module:
+    try:
+        from torchvision import models
+    except ImportError:
+        raise UsageError("torchvision is not installed; pip install 'sortnet[lab]'") from None
+    _known("torchvision", name, models.list_models())
+    if in_chans != 3:
+        raise UsageError(f"torchvision:{name} takes images of 3 channels, not {in_chans}")
+    options: dict[str, object] = {"weights": None}
+    if num_classes is not None:
+        options["num_classes"] = num_classes
+    if name in ("googlenet", "inception_v3"):  # they warn unless told how to start
+        options["init_weights"] = True
+    if name in models.list_models(models.detection) + models.list_models(models.segmentation):
+        options["weights_backbone"] = None
+    if name.startswith("vit_") and size is not None:
+        options["image_size"] = size
+    made: nn.Module = models.get_model(name, **options)
+    if pretrained:
+        offered = models.get_model_weights(name).DEFAULT
+        load_fitting(made, offered.get_state_dict(check_hash=True, weights_only=True))
+    return made
+
+
+def load_fitting(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Load the tensors whose names and shapes fit; a head for other classes does not."""
+    own = model.state_dict()
+    fitting = {n: x for n, x in tensors.items() if n in own and x.shape == own[n].shape}
+    model.load_state_dict(fitting, strict=False)
+
+
+def _timm(name: str) -> Any:  # noqa: ANN401
+    """Return timm's models, and see that one of that name is among them."""
+    try:
+        from timm import models
+    except ImportError:
+        raise UsageError("timm is not installed; pip install 'sortnet[timm]'") from None
+    _known("timm", name, models.list_models())
+    return models
+
+
+def _from_timm(
+    name: str, num_classes: int | None, in_chans: int, size: int | None, pretrained: bool
+) -> nn.Module:
+    models = _timm(name)
+    options: dict[str, object] = {"in_chans": in_chans}
+    if num_classes is not None:
+        options["num_classes"] = num_classes
+    if size is not None and models.get_pretrained_cfg(name).fixed_input_size:
+        options["img_size"] = size  # transformers have a position embedding of this size
+    with user_input():
+        try:
+            made: nn.Module = models.create_model(name, pretrained=pretrained, **options)
+        except (AssertionError, TypeError) as error:
+            raise UsageError(f"timm:{name} cannot be built: {_first_line(error)}") from error
+    return made
+
+
+# Your functions
+
+
+def function(spec: str) -> Callable[..., nn.Module]:
+    """Import the function that a ``package.module:function`` names."""
+    name, _, attribute = spec.partition(":")
+    found: Any = _imported(name)
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            there = [n for n, x in vars(found).items() if callable(x) and not n.startswith("_")]
+            raise UsageError(f"{name} has no function {attribute!r}; {close(attribute, there)}")
+        found = getattr(found, part)
+    if isinstance(found, nn.Module) or not callable(found):
+        kind = "a model" if isinstance(found, nn.Module) else type(found).__name__
+        raise UsageError(f"{spec} is {kind}, and must be a function that returns a new model")
+    return found  # type: ignore[no-any-return]
+
+
+def _imported(name: str) -> Any:  # noqa: ANN401
+    """Import a module; one in the current directory is found as well."""
+    if name.partition(".")[0] in sys.stdlib_module_names:  # a config file could name os:abort
+        raise UsageError(f"{name} is part of Python; a model is named like {EXAMPLES}")
+    if not {"", str(Path.cwd())} & set(sys.path):
+        sys.path.append(str(Path.cwd()))
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise UsageError(f"{name} does not import: {_first_line(error)}") from error
+        raise UsageError(
+            f"there is no module {error.name!r}; a model is named like {EXAMPLES}"
+        ) from None
+    except (Exception, SystemExit) as error:  # whatever somebody's module may do
+        raise UsageError(f"{name} does not import: {_first_line(error)}") from error
+
+
+def call(make: Callable[..., nn.Module], name: str, asked: Mapping[str, Any]) -> nn.Module:
+    """Call a function that makes a model with those arguments that it has parameters for.
+
+    Arguments:
+        make: The function, or a class.
+        name: What messages call it.
+        asked: Arguments by name. ``pretrained`` may only be True if there is such a parameter.
+    """
+    parameters = _parameters(make)
+    if asked.get("pretrained") and "pretrained" not in parameters:
+        raise UsageError(f"{name} has no parameter 'pretrained'; load the weights in it yourself")
+    given = {k: v for k, v in asked.items() if k in parameters and v is not None}
+    for parameter in parameters.values():
+        variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        if parameter.default is parameter.empty and parameter.name not in given and not variadic:
+            raise UsageError(
+                f"{name} needs the argument {parameter.name!r}; write a function that needs none"
+                " but num_classes"
+            )
+    try:
+        made = make(**given)
+    except Exception as error:  # whatever somebody's function may do
+        raise UsageError(f"{name} failed: {_first_line(error)}") from error
+    if not isinstance(made, nn.Module):
+        raise UsageError(f"{name} returned a {type(made).__name__}, not a torch.nn.Module")
+    return made
+
+
+def _parameters(make: Callable[..., object]) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(make).parameters
+    except (TypeError, ValueError):  # a function in C
+        return {}
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"

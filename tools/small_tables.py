@@ -1,0 +1,89 @@
+"""Small tables of the docs: attacks, the oracle's verdicts, ImageNet on several GPUs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sortnet.lab.report.tables import line
+from tools.scale import Demand
+
+MODES = {
+    "kernels": "eager, with kernels",
+    "formulas": "eager, without kernels",
+    "inductor": "`torch.compile` (Inductor)",
+    "export": "`torch.export`",
+    "checkpoint": "`torch.utils.checkpoint`",
+    "ddp": "DistributedDataParallel",
+    "frozen": "frozen statistics",
+    "cumulative": "cumulative statistics",
+    "double": "gradients of gradients",
+}
+PRECISIONS = {
+    "bfloat16": "autocast to bfloat16",
+    "float16": "autocast to float16",
+    "half": "a bfloat16 module",
+}
+RATE = 50e12
+"""Assumed multiply-adds per second of a GPU: a third of the 312 TFLOP/s that its maker states for
+an A100 in bfloat16. Convolutional networks rarely get more."""
+LINKS = {8: 200e9, 64: 20e9}
+"""Assumed bytes per second between GPUs: within one machine, and over a network."""
+
+
+def _table(heading: list[str], rows: list[list[str]]) -> str:
+    return "\n".join(map(line, [heading, ["---"] * len(heading), *rows])) + "\n"
+
+
+def chaos(result: Mapping[str, Any]) -> str:
+    """Return attempts and failures by kind of attack, for docs/reliability.md."""
+    total = {key: sum(row[key] for row in result["rows"]) for key in ("attempts", "failed")}
+    commit = result["sortnet"][:7] or "unknown"
+    text = (
+        f"{total['attempts']:,} attempts in {result['seconds'] / 60:.0f} minutes,"
+        f" {total['failed']:,} failed; torch {result['torch']}, commit {commit}.\n\n"
+    )
+    rows = [
+        [row["attack"], *(str(row[key]) for key in ("attempts", "failed", "late"))]
+        for row in result["rows"]
+    ]
+    return text + _table(["attack", "attempts", "failed", "not tried for lack of time"], rows)
+
+
+def oracle(result: Mapping[str, Any]) -> str:
+    """Return cases, failures and the largest errors by mode, for docs/correctness.md."""
+    heading = ["subject", "mode", "precision", "cases", "failed", "largest error"]
+    rows = [
+        [
+            row["subject"],
+            MODES[row["mode"]],
+            PRECISIONS.get(row["precision"], row["precision"]),
+            str(row["cases"]),
+            str(row["failed"]),
+            f"{row['error']:.1e}",
+            f"{row['plain']:.1e}",
+        ]
+        for row in result["rows"]
+    ]
+    text = f"{result['cases']:,} cases, torch {result['torch']}.\n\n"
+    return text + _table([*heading, "plain composition's"], rows)
+
+
+def scale(stored: Sequence[dict[str, Any]]) -> str:
+    """Return what a step needs by network and number of GPUs, for docs/scale.md."""
+    heading = ["network", "GPUs", "images each", "memory each", "sent each", "computing"]
+    rows = []
+    for demand in (Demand(**entry) for entry in stored):
+        for gpus, link in LINKS.items():
+            computing, sending = demand.computing(gpus, RATE), demand.exchanged(gpus) / link
+            rows.append(
+                [
+                    demand.name,
+                    str(gpus),
+                    str(demand.batch // gpus),
+                    f"{demand.memory(gpus) / 1e9:.2f} GB",
+                    f"{demand.exchanged(gpus) / 1e6:.0f} MB",
+                    f"{1000 * computing:.2f} ms",
+                    f"{1000 * sending:.2f} ms",
+                    f"{demand.steps * max(computing, sending) / 3600:.1f} h",
+                ]
+            )
+    return _table([*heading, "sending", "all steps"], rows)
