@@ -30,7 +30,7 @@ $(OLDEST)/.installed: pyproject.toml
 test-oldest: $(OLDEST)/.installed
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(OLDEST)/bin/pytest --numprocesses auto --dist worksteal $(OLDEST_TESTS:%=tests/test_%.py)
 
-# the joint path against the plain composition in float64, in every mode: 20 minutes
+# the fused path against the plain composition in float64, in every mode: 20 minutes
 oracle: $(STAMP)
 	$(BIN)/python tests/oracle.py --json results/correctness.json
 

@@ -329,7 +329,7 @@ def test_a_changed_kept_result_is_found(tmp_path: Path, whole: Path) -> None:
 def test_what_decides_bits_is_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     directory = stopped(tmp_path, 3)
     with (
-        kernels.using("eager" if kernels._mode == "plain" else "plain"),
+        kernels.using("eager" if kernels.get_mode() == "plain" else "plain"),
         pytest.raises(ValueError, match=r"was trained with kernels .*--allow-mismatch"),
     ):
         train(RUN, tmp_path, options=OPTIONS)
@@ -341,7 +341,7 @@ def test_what_decides_bits_is_compared(tmp_path: Path, monkeypatch: pytest.Monke
             train(RUN, tmp_path, options=OPTIONS)
     with monkeypatch.context() as patch:
         patch.setattr(kernels, "_has_compiler", lambda device: False)
-        if kernels._mode == "auto":
+        if kernels.get_mode() == "auto":
             with pytest.raises(ValueError, match="without a compiler"):
                 train(RUN, tmp_path, options=OPTIONS)
     manifest = directory / "checkpoints" / "step-0000003" / "manifest.json"

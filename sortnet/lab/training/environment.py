@@ -36,8 +36,8 @@ def describe(machine: Machine, distributed: Distributed, dataset: Dataset) -> di
 
 def _kernels(device: str) -> str:
     """Return the kernel mode; ``auto`` gives other bits without a compiler than with one."""
-    if kernels._mode != "auto":
-        return kernels._mode
+    if kernels.get_mode() != "auto":
+        return kernels.get_mode()
     return f"auto, {'with' if kernels.available(device) else 'without'} a compiler"
 
 
