@@ -242,7 +242,7 @@ def test_impossible_streams_are_refused_at_once(arguments: dict[str, Any], words
 def test_impossible_augmentations_are_refused() -> None:
     with pytest.raises(ValueError, match="padded by -1"):
         data.Augmentation(pad=-1)
-    with pytest.raises(ValueError, match="area go from"):
+    with pytest.raises(ValueError, match="area must be two fractions"):
         data.Augmentation(area=(0.5, 2.0))
     with pytest.raises(ValueError, match="8 pixels cannot be reflected by a padding of 8"):
         next(

@@ -44,7 +44,7 @@ def test_the_path_of_a_folder_is_not_its_identity(
     printed = capsys.readouterr()
     header = "LeNet on pets: 24 training, 6 test images of 32 x 32, 3 classes\n"
     assert header in printed.err
-    assert f"2 steps of 4 images (0.333 epochs) on cpu, 1 threads, float32, in runs/{RUN}\n" in (
+    assert f"2 steps of 4 images (0.333 epochs) on cpu, 1 thread, float32, in runs/{RUN}\n" in (
         printed.err
     )
     assert printed.out.endswith(f"runs/{RUN}\n")
