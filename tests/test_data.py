@@ -293,8 +293,8 @@ def test_digits() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"name": "cifar11"}, "unknown data set 'cifar11'; there are digits, cifar10"),
-        ({"name": "digits", "size": 64}, "32 x 32; size 64"),
+        ({"name": "cifar11"}, "unknown dataset 'cifar11'; there are digits, cifar10"),
+        ({"name": "digits", "size": 64}, "only image folders are resized to --size 64"),
         ({"name": "digits", "validation": 1437}, "0 to 1436"),
         ({"name": "digits", "preprocess": "lcn"}, "no preprocessing 'lcn'"),
     ],
