@@ -6,7 +6,8 @@ of its stages times the additions in a block. So a missed site shows.
 
 import copy
 import json
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
@@ -313,17 +314,24 @@ def collect(cases: Iterable[Case]) -> Iterator[Outcome]:
         yield from executor.map(examine, cases)
 
 
-def main() -> None:
-    """Examine every model and write ``results/models.json``."""
+def main(patterns: Sequence[str]) -> None:
+    """Examine models and write ``results/models.json``.
+
+    Arguments:
+        patterns: Parts of the names of the models to examine again; without any, all are.
+    """
     path = Path(__file__).resolve().parents[1] / "results" / "models.json"
-    outcomes = list(track(collect(CASES), "models", total=len(CASES)))
+    cases = [c for c in CASES if not patterns or any(part in c.name for part in patterns)]
+    known = {m["name"]: m for m in json.loads(path.read_text())["models"]} if patterns else {}
+    for outcome in track(collect(cases), "models", total=len(cases)):
+        known[outcome.name] = asdict(outcome)
     libraries = ("torch", "torchvision", "timm", "transformers")
     result = {
         "versions": {name: version(name) for name in libraries},
-        "models": [asdict(outcome) for outcome in outcomes],
+        "models": [known[case.name] for case in CASES if case.name in known],
     }
     path.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -75,9 +75,9 @@ def _trace(
 
 
 def one_line(error: BaseException) -> str:
-    """Return the type of an error and the first line of its message."""
+    """Return the type of an error and the first sentence of its message."""
     lines = str(error).strip().splitlines()
-    return ": ".join([type(error).__name__, *lines[:1]])
+    return ": ".join([type(error).__name__, *(line.split(". ")[0] for line in lines[:1])])
 
 
 def _find_additions(
