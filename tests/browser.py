@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
+from components import absent
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
 FLAGS = [
@@ -183,7 +183,7 @@ class Browser:
 def started(profile: Path) -> Iterator[Browser]:
     """A browser for the tests of a file, which are skipped where there is none."""
     if PROGRAM is None:
-        pytest.skip("there is no chromium on the PATH")
+        absent("chromium is not on the PATH (Debian: apt install chromium)")
     browser = Browser(profile)
     yield browser
     browser.close()

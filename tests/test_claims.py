@@ -18,7 +18,7 @@ from sortnet.lab.claims.checks import CHECKS, Context
 from sortnet.lab.experiments.definitions import EXPERIMENTS
 from sortnet.lab.experiments.results import Stored
 from sortnet.lab.experiments.sizes import SIZES
-from sortnet.lab.experiments.worker import LAYERS
+from sortnet.lab.sweep.process import LAYERS
 
 Value = Callable[[str, str, int], float | None]
 
