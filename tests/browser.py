@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
+from components import absent
 from playwright.sync_api import Page, sync_playwright
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -69,7 +69,7 @@ class Browser:
 def started() -> Iterator[Browser]:
     """A browser for the tests of a file, which are skipped where there is none."""
     if PROGRAM is None:
-        pytest.skip("there is no chromium on the PATH")
+        absent("chromium is not on the PATH (Debian: apt install chromium)")
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
             executable_path=PROGRAM, args=["--disable-gpu"], chromium_sandbox=False
