@@ -62,6 +62,7 @@ LIMITS: Mapping[str, Limit] = {
     "clip": _number(1e30, above=True),
     "decay": _number(1e6),
     "momentum": _number(1),
+    "epochs": _number(1e6, above=True),
     "norm-decay": _number(1e6),
     "pad": Limit(0, 4096),
     "rate": _number(1e30, above=True),

@@ -130,6 +130,7 @@ class Keeping:
 Chosen = Annotated[Choice, tyro.conf.arg(name="")]
 Scheduled = Annotated[Schedule, tyro.conf.arg(name="")]
 Kept = Annotated[Keeping, tyro.conf.arg(name="")]
+Model = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
 Directory = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
 

@@ -1,4 +1,4 @@
-"""Commands that train networks and use them: demo, train, eval, predict, data, doctor, export."""
+"""Commands that train networks and use them: train, eval, predict, data, doctor, export."""
 
 import sys
 from pathlib import Path
@@ -250,40 +250,6 @@ def doctor(run: Directory, /) -> None:
 
     for line in runs.examine(run):
         print(line)
-
-
-def demo(out: Path = Path("runs/demo")) -> None:
-    """Train LeNet, LeNet* and LeNet*-SORT on scikit-learn's digits, and compare them.
-
-    Args:
-        out: The directory of the runs; a second demo finds them there.
-    """
-    from rich.console import Console
-    from rich.table import Table
-
-    from sortnet.lab import measure, runs
-    from sortnet.lab.experiments.demo import RUNS
-    from sortnet.lab.report import learning_curves as learning
-    from sortnet.lab.report import page
-    from sortnet.lab.training import StepTimer
-
-    tune()
-    table = Table("network", "parameters", "test error", "ms per step (median)", box=None)
-    results = []
-    for run in RUNS:
-        known = runs.result(out / run.id)
-        timer = StepTimer()
-        callbacks = [] if known else [*_callbacks(out / run.id, False), timer]
-        result = runs.train(run, out, callbacks=callbacks)
-        results.append(result)
-        parameters = measure.parameters(runs.load(result.directory)[0])
-        pace = "" if timer.median is None else f"{1000 * timer.median:.1f}"
-        table.add_row(run.title, f"{parameters:,}", f"{result.error:.2f} %", pace)
-    Console().print(table)
-    _, picture = learning.together([result.directory for result in results], out / "curves")
-    page.write([out], out / "report.html")
-    print(f"one seed and {RUNS[0].recipe.steps} steps each, which shows that they train, and not")
-    print(f"which is better; curves: {picture}, everything: {out / 'report.html'}")
 
 
 def export(

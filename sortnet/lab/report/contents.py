@@ -17,7 +17,7 @@ from sortnet.lab import runs
 from sortnet.lab.experiments.baselines import baseline, paper_values
 from sortnet.lab.experiments.results import better_than_chance
 from sortnet.lab.report import benchmark_tables as cost
-from sortnet.lab.report import groups
+from sortnet.lab.report import comparison, groups
 from sortnet.lab.report.thinning import METRICS, curves, number, rounded
 from sortnet.lab.runs import Run
 
@@ -104,6 +104,7 @@ def gather(directories: Sequence[Path]) -> Json:
         "groups": configurations,
         "classes": [list(names) for names in classes],
         "differences": groups.differences(configurations, entries),
+        "comparisons": _beside(directories, comparison.FILE, comparison.read, faults),
         "claims": _beside(directories, "claims.json", claims, faults),
         "cost": _beside(directories, "cost.json", _cost, faults),
     }

@@ -22,6 +22,7 @@ from sortnet.lab.runs.directory import read as read
 from sortnet.lab.runs.directory import result as result
 from sortnet.lab.runs.directory import rows as rows
 from sortnet.lab.runs.directory import sample_images as sample_images
+from sortnet.lab.runs.directory import start as start
 from sortnet.lab.runs.execute import fresh as fresh
 from sortnet.lab.runs.execute import train as train
 from sortnet.lab.runs.run import Run as Run
