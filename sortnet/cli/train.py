@@ -26,7 +26,6 @@ def train(
     validation: int = 0,
     evaluations: int = 20,
     preprocess: str | None = None,
-    init: str | None = None,
     freeze: tuple[str, ...] = (),
     name: str = "",
 ) -> None:
@@ -34,7 +33,8 @@ def train(
 
     $ sortnet train lenet --branched --fusion sort --scale 0.01
     $ sortnet train resnet20 --fusion sort --data cifar10 --scale 0.1 --validation 5000
-    $ sortnet train resnet18 --data path/to/images --init runs/pets/resnet18/seed0 --rate 0.01
+    $ sortnet train torchvision:resnet18 --fusion sort --data path/to/images --size 64
+    $ sortnet train runs/pets/resnet18/seed0 --data path/to/images --rate 0.01
     $ torchrun --nproc-per-node=8 -m sortnet train resnet50 --data imagenet
 
     Args:
@@ -46,7 +46,6 @@ def train(
         validation: How many training images are held out, to look at in between.
         evaluations: How many times they are looked at.
         preprocess: Of svhn: lcn, lcn-pylearn2 or none.
-        init: A run, a directory or a safetensors file whose weights are the first ones.
         freeze: Patterns of the weights that are not trained, such as 'layer[12].*'.
         name: Tells this run from others of the same network, data and seed.
     """
@@ -56,9 +55,10 @@ def train(
     limits.check_given(threads=keeping.threads)
     if choice.classes is not None:
         raise UsageError("--classes is not for training: the data say how many there are")
+    start = choice.start()
     run = runs.Run(
-        choice.network,
-        schedule.build(choice.network),
+        start.network,
+        schedule.build(start.network),
         choice.fusion,
         data,
         seed,
@@ -66,7 +66,7 @@ def train(
         validation,
         evaluations,
         preprocess,
-        init,
+        start.weights,
         freeze,
         resolve_precision(schedule.precision, keeping.device),
         name,

@@ -128,6 +128,8 @@ class Recipe:
     def scaled(self, factor: float) -> "Recipe":
         """The same sections, shorter or longer, each of at least one step."""
         limits.check(scale=factor)
+        if self.cosine:
+            return self.lasting(max(1, round(self.steps * factor)))
         sections = tuple(
             replace(section, steps=max(1, round(section.steps * factor)))
             for section in self.sections

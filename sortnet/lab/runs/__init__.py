@@ -13,6 +13,7 @@
 """
 
 from sortnet.lab.runs.directory import Result as Result
+from sortnet.lab.runs.directory import Start as Start
 from sortnet.lab.runs.directory import evaluate as evaluate
 from sortnet.lab.runs.directory import events as events
 from sortnet.lab.runs.directory import examine as examine
