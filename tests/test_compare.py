@@ -239,6 +239,11 @@ def test_the_seeds_that_are_named_are_enough(deviation: float, difference: float
         assert least <= share <= most
 
 
+def test_the_docs_have_the_table_of_seeds() -> None:
+    text = (Path(__file__).parents[1] / "docs" / "compare.md").read_text()
+    assert sequential.seeds_table() in text
+
+
 def test_seeds_are_added_until_the_interval_decides(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
