@@ -1,8 +1,8 @@
 """Does SORT help a model of your own, on a dataset of your own? All from Python.
 
-The dataset is any PyTorch dataset of (image, label); here it draws rings. The model is any function
-that returns a new module. Seeds, steps and images are few, so that this takes seconds; the answer
-then says that it cannot tell, and how many seeds it would need.
+The dataset is any PyTorch dataset of (image, label); here it draws rings. The model is any
+function that returns a new module. Seeds, steps and images are few, so that this takes seconds;
+the answer then says that it cannot tell, and how many seeds it would need.
 
 $ python examples/compare_own_data.py --steps 30 --seeds 3
 """

@@ -148,7 +148,7 @@ def plan(
         named,
         options=variants[0].options,
         validation=validation,
-        evaluations=10,
+        evaluations=5,
         init=start.weights,
         precision=resolve_precision(precision, device),
     )

@@ -10,7 +10,14 @@ from typing import Any
 from sortnet.lab.recipes import LENET, Section
 
 RECIPE = replace(
-    LENET, name="demo", sections=(Section(0.02, 150),), batch=50, warm_up=15, cosine=True, pad=2
+    LENET,
+    name="demo",
+    sections=(Section(0.01, 150),),
+    batch=50,
+    warm_up=15,
+    cosine=True,
+    clip=1.0,
+    pad=2,
 )
 COMPARISON: dict[str, Any] = {
     "model": "lenet",
