@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from sortnet.fusion import Fusion as Fusion
     from sortnet.fusion import sort as sort
+    from sortnet.lab.compare import compare as compare
     from sortnet.lab.runs import Run as Run
     from sortnet.lab.runs import train as train
     from sortnet.networks import create_model as create_model
@@ -25,6 +26,7 @@ _MODULES = {
     "Fusion": "sortnet.fusion",
     "Run": "sortnet.lab.runs",
     "branch": "sortnet.surgery",
+    "compare": "sortnet.lab.compare",
     "create_model": "sortnet.networks",
     "list_models": "sortnet.networks",
     "load": "sortnet.pretrained",
@@ -33,9 +35,10 @@ _MODULES = {
     "sortify": "sortnet.surgery",
     "train": "sortnet.lab.runs",
 }
-__all__ = ["Fusion", "Run", "branch", "create_model", "list_models", "load", "sites", "sort"]
-__all__ += ["sortify", "train"]
-_SUBPACKAGES = {"blocks", "export", "fusion", "heads", "lab", "networks", "pretrained", "surgery"}
+__all__ = ["Fusion", "Run", "branch", "compare", "create_model", "list_models", "load", "sites"]
+__all__ += ["sort", "sortify", "train"]
+_SUBPACKAGES = {"blocks", "export", "fusion", "heads", "lab", "modelspec", "networks"}
+_SUBPACKAGES |= {"pretrained", "surgery"}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401

@@ -73,11 +73,17 @@ def create(
                 spec, num_classes, fusion, gate=gate, in_chans=in_chans, size=size, **options
             )
     model = _plain(spec, num_classes, in_chans, size, pretrained, options)
+    side = size or image_size(spec)
+    return fused(model, fusion, gate, where, torch.zeros(1, in_chans, side, side))
+
+
+def fused(
+    model: nn.Module, fusion: str, gate: str | None, where: str | None, example: Tensor
+) -> nn.Module:
+    """Put a fusion into a model; with ``sum`` it is the model itself."""
     if fusion == "sum":
         return model
-    side = size or image_size(spec)
     with user_input():
-        example = torch.zeros(1, in_chans, side, side)
         return sortify(model, where, fusion, gate=gate, example=example)
 
 
@@ -95,6 +101,11 @@ def check(spec: str) -> None:
 def is_foreign(spec: str) -> bool:
     """Return True if a model is not one of the paper's."""
     return ":" in spec
+
+
+def is_function(spec: str) -> bool:
+    """Return True if a model is what a function of yours returns."""
+    return is_foreign(spec) and spec.partition(":")[0] not in ("torchvision", "timm")
 
 
 def title(spec: str, fusion: str = "sum", *, branched: bool = False) -> str:
@@ -136,14 +147,11 @@ def _plain(
         raise UsageError(f"{spec} cannot be given {next(iter(options))!r}")
     source, _, name = spec.partition(":")
     if source == "torchvision":
-        model = _from_torchvision(name, num_classes, in_chans, size, pretrained)
-    elif source == "timm":
-        model = _from_timm(name, num_classes, in_chans, size, pretrained)
-    else:
-        asked = {"num_classes": num_classes, "in_chans": in_chans, "pretrained": pretrained}
-        model = call(function(spec), spec, asked)
-    model.register_forward_hook(_only_logits)
-    return model
+        return _from_torchvision(name, num_classes, in_chans, size, pretrained)
+    if source == "timm":
+        return _from_timm(name, num_classes, in_chans, size, pretrained)
+    asked = {"num_classes": num_classes, "in_chans": in_chans, "pretrained": pretrained}
+    return call(function(spec), spec, asked)
 
 
 def _only_logits(_model: nn.Module, _inputs: object, output: object) -> Tensor | None:
@@ -186,6 +194,7 @@ def _from_torchvision(
     if pretrained:
         offered = models.get_model_weights(name).DEFAULT
         load_fitting(made, offered.get_state_dict(check_hash=True, weights_only=True))
+    made.register_forward_hook(_only_logits)
     return made
 
 
@@ -262,6 +271,8 @@ def _imported(name: str) -> Any:  # noqa: ANN401
 def call(make: Callable[..., nn.Module], name: str, asked: Mapping[str, Any]) -> nn.Module:
     """Call a function that makes a model with those arguments that it has parameters for.
 
+    The model's output is replaced by its logits if it is an object that has them.
+
     Arguments:
         make: The function, or a class.
         name: What messages call it.
@@ -284,6 +295,7 @@ def call(make: Callable[..., nn.Module], name: str, asked: Mapping[str, Any]) ->
         raise UsageError(f"{name} failed: {_first_line(error)}") from error
     if not isinstance(made, nn.Module):
         raise UsageError(f"{name} returned a {type(made).__name__}, not a torch.nn.Module")
+    made.register_forward_hook(_only_logits)
     return made
 
 

@@ -9,8 +9,8 @@ import sortnet
 
 LIBRARY = ["errors", "limits", "files", "patterns", "fusion", "blocks", "heads", "networks"]
 LIBRARY += ["surgery", "modelspec", "pretrained", "export", "timm"]
-LAB = ["paper", "statistics", "data", "recipes", "training", "runs", "transfer", "measure"]
-LAB += ["sequential", "compare", "sweep", "experiments", "claims", "report"]
+LAB = ["paper", "statistics", "sequential", "data", "recipes", "training", "runs", "transfer"]
+LAB += ["measure", "compare", "sweep", "experiments", "claims", "report"]
 ROOMS = [*LIBRARY, *(f"lab.{name}" for name in LAB), "cli"]
 PACKAGE = Path(sortnet.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -146,7 +146,11 @@ def test_mistakes_are_one_line_and_lose_nothing(
         (["eval", str(tmp_path)], 2, "holds no network"),
         (["doctor", str(tmp_path)], 2, "is not a run"),
         (["predict", str(finished), str(tmp_path / "no.png")], 1, "no such image"),
-        (["train", "lenet", "--init", str(tmp_path), "--out", str(tmp_path / "r")], 2, "holds no"),
+        (
+            ["train", "lenet", "--weights", str(tmp_path), "--out", str(tmp_path / "r")],
+            2,
+            "holds no",
+        ),
     ]
     for arguments, code, says in cases:
         got, line = mistake(arguments, capsys)

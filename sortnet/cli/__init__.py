@@ -9,15 +9,16 @@ from collections.abc import Callable, Sequence
 import tyro
 
 from sortnet import __version__
+from sortnet.cli import compare, train
 from sortnet.cli import models as look
 from sortnet.cli import reproduce as paper
-from sortnet.cli import train
 from sortnet.errors import Damaged, UsageError
 
 __all__ = ["COMMANDS", "main"]
 
 COMMANDS: dict[str, Callable[..., None]] = {
-    "demo": train.demo,
+    "demo": compare.demo,
+    "compare": compare.compare,
     "list": look.list_,
     "info": look.info,
     "train": train.train,

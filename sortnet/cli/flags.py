@@ -1,4 +1,4 @@
-"""What several commands take: which network, how it is trained, how the run is kept."""
+"""Flags that several commands share: which model, how it is trained, how the run is kept."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from sortnet import limits
-from sortnet.errors import UsageError, user_input
+from sortnet.errors import UsageError
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from sortnet.lab.recipes import Recipe
-    from sortnet.networks import Network
+    from sortnet.lab.runs import Start
 
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
@@ -20,10 +22,10 @@ Device = Literal["auto", "cpu", "cuda", "mps", "xpu"]
 
 @dataclass(frozen=True)
 class Choice:
-    """Which network: what `sortnet.create_model` takes, as flags."""
+    """Which model: what `sortnet.modelspec.create` takes, as flags."""
 
-    network: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="NETWORK")]
-    """Its name, as in `sortnet list`."""
+    network: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
+    """resnet20, torchvision:resnet18, timm:resnet10t, package.module:function, or a run."""
     fusion: str = "sum"
     """Terms joined by + (sum max prod root square), or sort, the paper's choice."""
     classes: int | None = None
@@ -42,26 +44,45 @@ class Choice:
     """average, bilinear or compact, in place of the network's own."""
     size: int | None = None
     """The images' side."""
+    where: str | None = None
+    """A pattern over the sites where the fusion is put; all without it."""
+    weights: str | None = None
+    """A run, a safetensors file or a state dict whose weights are the first ones."""
+    pretrained: bool = False
+    """Start from the weights that torchvision or timm offers for download."""
 
     def __post_init__(self) -> None:
         limits.check_given(classes=self.classes, width=self.width, size=self.size)
 
+    def start(self) -> "Start":
+        """The model's name, options and first weights; those of a run are its own."""
+        from sortnet.lab import runs
+
+        return runs.start(self.network, self.weights)
+
     def options(self) -> dict[str, Any]:
-        """What else `sortnet.create_model` is to be given: what was asked for."""
+        """What else `sortnet.modelspec.create` is to be given."""
         asked: dict[str, Any] = {"branched": self.branched or None, "norm": self.norm or None}
         asked |= {"style": self.style, "width": self.width, "gate": self.gate}
-        asked |= {"head": self.head, "size": self.size}
-        return {name: value for name, value in asked.items() if value is not None}
+        asked |= {"head": self.head, "size": self.size, "where": self.where}
+        asked |= {"pretrained": self.pretrained or None}
+        given = {name: value for name, value in asked.items() if value is not None}
+        return {**self.start().options, **given}
 
-    def build(self, fusion: str | None = None) -> "Network":
-        """Build it, if asked for with another fusion and then without a gate."""
-        from sortnet.networks import create_model
+    def build(self, fusion: str | None = None) -> "nn.Module":
+        """Build it; with a fusion given, that one in place of its own, and without a gate."""
+        from sortnet import modelspec, pretrained
+        from sortnet.lab.runs.execute import first_weights
 
-        options = self.options()
+        options, start = self.options(), self.start()
         if fusion is not None:
             options.pop("gate", None)
-        with user_input():
-            return create_model(self.network, self.classes, fusion or self.fusion, **options)
+        network = modelspec.create(
+            start.network, self.classes, fusion=fusion or self.fusion, **options
+        )
+        if start.weights is not None:
+            pretrained.fit(network, first_weights(start.weights), loose=True)
+        return network
 
 
 @dataclass(frozen=True)
@@ -69,7 +90,8 @@ class Schedule:
     """A recipe, and changes to it."""
 
     recipe: str | None = None
-    """lenet, bignet, resnet, gated, xu, wrn, alexnet, bvlc or imagenet-resnet."""
+    """lenet, bignet, resnet, gated, xu, wrn, alexnet, bvlc, imagenet-resnet, scratch or finetune;
+    by default the network's own."""
     scale: float = 1.0
     """Length of training relative to the paper's schedule: 0.1 is a tenth of it."""
     steps: int | None = None
@@ -145,6 +167,7 @@ class Keeping:
 Chosen = Annotated[Choice, tyro.conf.arg(name="")]
 Scheduled = Annotated[Schedule, tyro.conf.arg(name="")]
 Kept = Annotated[Keeping, tyro.conf.arg(name="")]
+Model = Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
 Directory = Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="RUN")]
 
 

@@ -1,13 +1,16 @@
 """Commands that look at networks and models: list, info, bench, sortify."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from sortnet import limits
-from sortnet.cli.flags import Chosen, Device, Precision, tune
+from sortnet.cli.flags import Choice, Chosen, Device, Model, Precision, tune
 from sortnet.errors import user_input
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def list_() -> None:
@@ -42,11 +45,14 @@ def info(choice: Chosen) -> None:
     from rich.table import Table
 
     from sortnet.lab import measure
-    from sortnet.networks import display
+    from sortnet.networks import Network, display
 
     network, plain = choice.build(), choice.build(fusion="sum")
+    if not isinstance(network, Network):
+        _summary(choice, network, plain)
+        return
     table = Table(box=None, title_justify="left")
-    table.title = display(choice.network, choice.fusion, branched=choice.branched)
+    table.title = display(choice.start().network, choice.fusion, branched=choice.branched)
     for heading in ("stage", "layers"):
         table.add_column(heading, no_wrap=True)
     for heading in ("response", "parameters", "multiply-adds", "receptive\nfield"):
@@ -77,6 +83,30 @@ def info(choice: Chosen) -> None:
             f"\n{choice.fusion} adds to sum: {learnt:,} parameters,"
             f" {keys} entries of the state dict, {fused:,} multiply-adds"
             f" ({100 * fused / (total - fused):.2g} %)"
+        )
+
+
+def _summary(choice: Choice, network: "nn.Module", plain: "nn.Module") -> None:
+    """Print what is known of a model that is not the paper's."""
+    import torch
+
+    from sortnet import modelspec, surgery
+    from sortnet.lab import measure
+
+    spec = choice.start().network
+    side = choice.size or modelspec.image_size(spec)
+    image = torch.empty(1, 3, side, side)
+    with user_input():
+        found = surgery.sites(network, image)
+    total = measure.work(network, image)
+    print(f"{modelspec.title(spec, choice.fusion)}, {side}x{side} image")
+    print(f"{measure.parameters(network):,} parameters, {total.total:,} multiply-adds")
+    fused = sum(site.fusion != "sum" for site in found)
+    print(f"{len(found)} sites where two branches meet, {fused} of them with another fusion")
+    if choice.fusion != "sum":
+        learnt = measure.parameters(network) - measure.parameters(plain)
+        print(
+            f"{choice.fusion} adds to sum: {learnt:,} parameters, {total.fusion:,} multiply-adds"
         )
 
 
@@ -182,12 +212,13 @@ def _against_pytorch(
 
 
 def sortify(
-    model: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")],
+    model: Model,
     /,
     where: str | None = None,
     fusion: str = "sort",
     gate: Literal["zero", "one"] | None = None,
-    weights: Path | None = None,
+    weights: str | None = None,
+    pretrained: bool = False,
     skip_unchangeable: bool = False,
     dry_run: bool = False,
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("sortified.safetensors"),
@@ -198,14 +229,16 @@ def sortify(
     $ sortnet sortify timm:convnext_tiny --where 'stages.3.*' --gate zero
     $ sortnet sortify timm:mvitv2_tiny --skip-unchangeable
     $ sortnet sortify resnet18 -o start.safetensors
-    $ sortnet train resnet18 --fusion sort --data path/to/images --init start.safetensors
+    $ sortnet train resnet18 --fusion sort --data path/to/images --weights start.safetensors
 
     Args:
-        model: A network of `sortnet list`, torchvision:NAME, timm:NAME, MODULE:FUNCTION or a run.
+        model: resnet20, torchvision:resnet18, timm:resnet10t, package.module:function, or a run.
         where: A pattern over the names of the sites to change; default: all sites.
         fusion: Terms joined by + (sum max prod root square), or sort.
         gate: Weight the second-order term by a learnable number per channel.
-        weights: A safetensors file with the model's weights; default: new weights.
+        weights: A safetensors file, a state dict or a run with the model's weights; default: new
+            weights.
+        pretrained: Download the weights that torchvision or timm offers.
         skip_unchangeable: Keep the addition at sites that cannot be changed.
         dry_run: Only print the sites that would be changed.
         output: The file to write the weights of the converted model to.
@@ -214,12 +247,9 @@ def sortify(
     from rich.table import Table
     from safetensors.torch import save
 
-    from sortnet import files, modelspec, pretrained, surgery
+    from sortnet import files, surgery
 
-    with user_input():
-        original = modelspec.create(model)
-    if weights is not None:
-        pretrained.fit(original, pretrained.weights(weights.read_bytes(), weights))
+    original = Choice(model, weights=weights, pretrained=pretrained).build()
     with user_input():
         sites = surgery.sites(original)
     if dry_run and sites:  # without sites, sortify says why

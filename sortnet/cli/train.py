@@ -1,4 +1,4 @@
-"""Commands that train networks and use them: demo, train, eval, predict, data, doctor, export."""
+"""Commands that train networks and use them: train, eval, predict, data, doctor, export."""
 
 import sys
 from dataclasses import replace
@@ -31,7 +31,6 @@ def train(
     validation: int = 0,
     evaluations: int = 20,
     preprocess: str | None = None,
-    init: str | None = None,
     freeze: tuple[str, ...] = (),
     name: str = "",
 ) -> None:
@@ -39,7 +38,8 @@ def train(
 
     $ sortnet train lenet --branched --fusion sort --scale 0.01
     $ sortnet train resnet20 --fusion sort --data cifar10 --epochs 13 --validation 5000
-    $ sortnet train resnet18 --data path/to/images --init runs/pets/resnet18/seed0 --rate 0.01
+    $ sortnet train torchvision:resnet18 --fusion sort --data path/to/images --size 64
+    $ sortnet train runs/pets/resnet18/seed0 --data path/to/images --rate 0.01
     $ torchrun --nproc-per-node=8 -m sortnet train resnet50 --data imagenet
 
     Args:
@@ -51,7 +51,6 @@ def train(
         validation: Number of training images to hold out for validation.
         evaluations: Number of evaluations on the validation images.
         preprocess: For svhn: lcn, lcn-pylearn2 or none.
-        init: A run, a directory or a safetensors file with the initial weights.
         freeze: Weights not to train: globs or regular expressions, such as 'layer[12].*'.
         name: Suffix of the run's directory, to tell it from similar runs.
     """
@@ -61,9 +60,10 @@ def train(
     limits.check_given(threads=keeping.threads)
     if choice.classes is not None:
         raise UsageError("--classes is not for training: the dataset has its number of classes")
+    start = choice.start()
     run = runs.Run(
-        choice.network,
-        schedule.build(choice.network),
+        start.network,
+        schedule.build(start.network),
         choice.fusion,
         data,
         seed,
@@ -71,7 +71,7 @@ def train(
         validation,
         evaluations,
         preprocess,
-        init,
+        start.weights,
         freeze,
         resolve_precision(schedule.precision, keeping.device),
         name,
@@ -271,40 +271,6 @@ def doctor(run: Directory, /) -> None:
 
     for line in runs.examine(run):
         print(line)
-
-
-def demo(out: Path = Path("runs/demo")) -> None:
-    """Train LeNet, LeNet* and LeNet*-SORT on scikit-learn's digits, and compare them.
-
-    Args:
-        out: The directory of the runs; a second demo finds them there.
-    """
-    from rich.console import Console
-    from rich.table import Table
-
-    from sortnet.lab import measure, runs
-    from sortnet.lab.experiments.demo import RUNS
-    from sortnet.lab.report import learning_curves as learning
-    from sortnet.lab.report import page
-    from sortnet.lab.training import StepTimer
-
-    tune()
-    table = Table("network", "parameters", "test error", "ms per step (median)", box=None)
-    results = []
-    for run in RUNS:
-        known = runs.result(out / run.id)
-        timer = StepTimer()
-        callbacks = [] if known else [*_callbacks(out / run.id, False), timer]
-        result = runs.train(run, out, callbacks=callbacks)
-        results.append(result)
-        parameters = measure.parameters(runs.load(result.directory)[0])
-        pace = "" if timer.median is None else f"{1000 * timer.median:.1f}"
-        table.add_row(run.title, f"{parameters:,}", f"{result.error:.2f} %", pace)
-    Console().print(table)
-    _, picture = learning.together([result.directory for result in results], out / "curves")
-    page.write([out], out / "report.html")
-    print(f"one seed and {RUNS[0].recipe.steps} steps each, which shows that they train, and not")
-    print(f"which is better; curves: {picture}, everything: {out / 'report.html'}")
 
 
 def export(

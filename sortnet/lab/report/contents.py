@@ -15,7 +15,7 @@ import sortnet
 from sortnet import files
 from sortnet.errors import UsageError
 from sortnet.lab.experiments.baselines import baseline, paper_values
-from sortnet.lab.report import benchmark_tables, groups
+from sortnet.lab.report import benchmark_tables, comparison, groups
 from sortnet.lab.runs import Run, RunRecord, record
 from sortnet.lab.runs.curves import DIGITS, Curve, extremes, finite
 from sortnet.lab.runs.settings import flat, text
@@ -111,6 +111,7 @@ def gather(directories: Sequence[Path]) -> Json:
         "groups": configurations,
         "classes": [list(names) for names in classes],
         "differences": groups.differences(configurations, settings),
+        "comparisons": _beside(directories, comparison.FILE, comparison.read, problems),
         "claims": _beside(directories, "claims.json", claims, problems),
         "cost": _beside(directories, "cost.json", _cost, problems),
         "faults": problems.found,

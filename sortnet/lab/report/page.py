@@ -27,6 +27,7 @@ SCRIPTS = (
     "pointing",
     "curves",
     "results",
+    "comparison",
     "timeline",
     "answers",
     "main",

@@ -13,6 +13,7 @@
 """
 
 from sortnet.lab.runs.directory import Result as Result
+from sortnet.lab.runs.directory import Start as Start
 from sortnet.lab.runs.directory import evaluate as evaluate
 from sortnet.lab.runs.directory import events as events
 from sortnet.lab.runs.directory import examine as examine
@@ -22,6 +23,7 @@ from sortnet.lab.runs.directory import read as read
 from sortnet.lab.runs.directory import result as result
 from sortnet.lab.runs.directory import rows as rows
 from sortnet.lab.runs.directory import sample_images as sample_images
+from sortnet.lab.runs.directory import start as start
 from sortnet.lab.runs.execute import fresh as fresh
 from sortnet.lab.runs.execute import train as train
 from sortnet.lab.runs.record import RunRecord as RunRecord

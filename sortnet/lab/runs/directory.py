@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sortnet import files, pretrained
+from sortnet import files, modelspec, pretrained
 from sortnet.errors import UsageError
 from sortnet.lab import data
 from sortnet.lab.runs.run import Run
@@ -122,6 +122,44 @@ def load(directory: str | Path) -> tuple[nn.Module, pretrained.Config]:
     network = config.create_model()
     pretrained.fit(network, found.tensors("model"))
     return network.eval(), config
+
+
+@dataclass(frozen=True)
+class Start:
+    """A model to train: its name, its options, and its first weights.
+
+    Attributes:
+        network: As `sortnet.modelspec.create` takes it.
+        options: What else it takes; neither the fusion nor its gate.
+        weights: A run, a saved network or a file whose weights are the first ones.
+    """
+
+    network: str
+    options: Mapping[str, Any]
+    weights: str | None
+
+
+def start(model: str, weights: str | Path | None = None) -> Start:
+    """Resolve a model's name; of a run or a saved network, its model and its weights.
+
+    Arguments:
+        model: A name as in `sortnet.modelspec`, the directory of a run or of a saved network, or
+            the name of a network that comes with the package.
+        weights: Weights to start from, in place of the directory's own.
+    """
+    directory = pretrained.place(model)
+    given = None if weights is None else str(weights)
+    if (directory / pretrained.CONFIG).is_file():
+        config = pretrained.read_config(directory)
+    elif (directory / "run.json").is_file():
+        config = network_config(directory, {})
+    elif directory.is_dir() and "/" in model:
+        raise UsageError(f"{model} holds no network: there is no {pretrained.CONFIG}")
+    else:
+        modelspec.check(model)
+        return Start(model, {}, given)
+    options = {k: v for k, v in config.options.items() if k not in ("gate", "size", "where")}
+    return Start(config.network, options, given or model)
 
 
 def network_config(directory: Path, trained: Mapping[str, Any]) -> pretrained.Config:

@@ -36,6 +36,7 @@ const footer = (data) => el("footer", { class: "quiet" },
 const PARTS = [
   ["header", masthead, (d) => [d.title, d.runs.map((run) => run.ended)]],
   ["faults", faults, (d) => d.faults],
+  ["comparison", comparison, (d) => d.comparisons],
   ["curves", null, null],
   ["results", results, (d) => [d.groups, d.runs.map((r) => [r.error, r.error5, r.steps, r.ended, r.events.at(-1)])]],
   ["claims", claims, (d) => d.claims],

@@ -1,0 +1,164 @@
+"""The command that compares fusions: compare, and the demo, which is such a comparison."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from sortnet import limits
+from sortnet.cli.flags import Device, Model, Precision, tune
+from sortnet.errors import UsageError
+
+if TYPE_CHECKING:
+    from sortnet.lab.compare import Answer
+    from sortnet.lab.recipes import Recipe
+
+
+def compare(
+    model: Model,
+    /,
+    data: str,
+    fusion: tuple[str, ...] = ("sum", "sort"),
+    gate: Literal["zero", "one"] | None = None,
+    where: str | None = None,
+    seeds: int = 3,
+    until: Literal["seeds", "decided"] = "seeds",
+    max_seeds: int = 10,
+    recipe: str = "scratch",
+    steps: int | None = None,
+    epochs: float | None = None,
+    optimizer: Literal["sgd", "adamw"] = "sgd",
+    rate: float | None = None,
+    batch: int | None = None,
+    weights: Path | None = None,
+    pretrained: bool = False,
+    size: int | None = None,
+    branched: bool = False,
+    validation: int = 0,
+    cost: bool = True,
+    out: Path | None = None,
+    root: Path = Path("data"),
+    json: Path | None = None,
+    precision: Precision = "auto",
+    device: Device = "auto",
+    threads: int | None = None,
+) -> None:
+    """Ask whether a fusion helps a model on some data: paired seeds, cost, verdict.
+
+    Running the same command again resumes a comparison that was stopped.
+
+    $ sortnet compare torchvision:resnet18 --data path/to/images --size 64 --steps 1000
+    $ sortnet compare timm:resnet10t --data path/to/images --epochs 20 --gate zero
+    $ sortnet compare mypackage.models:make --data cifar10 --until decided --max-seeds 10
+    $ sortnet compare resnet20-cifar10 --data cifar10 --recipe finetune --epochs 3 --seeds 5
+
+    Args:
+        model: resnet20, torchvision:resnet18, timm:resnet10t, package.module:function, or a run.
+        data: A data set's name, or the path of an image folder.
+        fusion: The variants; the first one is the baseline.
+        gate: Weight second-order terms by a learnable number per channel, from zero or one.
+        where: A pattern over the sites where fusions are put; all without it.
+        seeds: How many; fewer than three decide nothing.
+        until: decided adds seeds until the interval decides, at most --max-seeds.
+        max_seeds: The largest number of seeds with --until decided.
+        recipe: scratch or finetune, or a recipe of the paper.
+        steps: Steps of each run; the recipe's own number without it.
+        epochs: Passes over the training images, in place of --steps.
+        optimizer: adamw has a fiftieth of the recipe's rate, and a weight decay of 0.05.
+        rate: The learning rate after the warm-up.
+        batch: Images in a step.
+        weights: A run, a safetensors file or a state dict whose weights are the first ones.
+        pretrained: Start from the weights that torchvision or timm offers for download.
+        size: The side to which the images of a folder are resized.
+        branched: The two-branch form of lenet, bignet or alexnet.
+        validation: How many training images are held out, for learning curves.
+        cost: Measure step time, inference time and bytes saved for backward.
+        out: The comparison's directory; runs/compare-DATA-MODEL without it.
+        root: The directory of all data sets.
+        json: Where to write the answer as well.
+        precision: What convolutions compute in; auto: bfloat16 where the hardware has it.
+        device: Where to train; auto: the accelerator if there is one.
+        threads: How many cores to use; all without it.
+    """
+    limits.check_given(rate=rate, batch=batch, threads=threads, steps=steps, epochs=epochs)
+    if json is not None and not json.parent.is_dir():
+        raise UsageError(f"{json.parent} is not there to put {json.name} into")
+    tune(threads)
+    answer = _compared(
+        model=model,
+        data=data,
+        fusions=fusion,
+        seeds=seeds,
+        recipe=_recipe(recipe, optimizer, rate, batch),
+        steps=steps,
+        epochs=epochs,
+        gate=gate,
+        where=where,
+        weights=weights,
+        pretrained=pretrained,
+        size=size,
+        options={"branched": True} if branched else {},
+        validation=validation,
+        until_decided=until == "decided",
+        max_seeds=max_seeds,
+        out=out,
+        root=root,
+        precision=precision,
+        device=device,
+        cost=cost,
+    )
+    _tell(answer, json)
+
+
+def _recipe(name: str, optimizer: str, rate: float | None, batch: int | None) -> "Recipe":
+    from sortnet.lab.recipes import recipe
+
+    found = recipe(name)
+    if optimizer == "adamw":
+        found = found.by_adamw()
+    if batch is not None:
+        found = replace(found, batch=batch)
+    return found if rate is None else found.rated(rate)
+
+
+def _compared(**arguments: Any) -> "Answer":  # noqa: ANN401
+    """Compare, with a bar over all runs."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from sortnet.lab.compare import compare as run
+
+    with Progress(console=Console(file=sys.stderr), transient=True) as progress:
+        bar = progress.add_task("", total=None)
+
+        def show(title: str, done: int, total: int) -> None:
+            progress.update(bar, description=title, completed=done, total=total)
+
+        return run(**arguments, show=show)
+
+
+def _tell(answer: "Answer", json: Path | None) -> None:
+    """Print the answer, draw the curves and write the page."""
+    from sortnet import files
+    from sortnet.lab.compare import FILE
+    from sortnet.lab.report import comparison, page
+
+    out = Path(answer.directory)
+    print(answer)
+    _, picture = comparison.curves(answer, out / "curves")
+    page.write([out], out / "report.html")
+    if json is not None:
+        files.write_json(json, answer.as_json())
+    print(f"\n{out / 'report.html'}, {picture.name}, {FILE}")
+
+
+def demo(out: Path = Path("runs/demo")) -> None:
+    """Compare LeNet* with the sum and with SORT on a few handwritten digits.
+
+    Args:
+        out: The directory of the runs; a second demo finds them there.
+    """
+    from sortnet.lab.experiments.demo import COMPARISON
+
+    tune()
+    _tell(_compared(**COMPARISON, out=out), None)

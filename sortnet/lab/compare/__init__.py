@@ -1,0 +1,193 @@
+"""Does it help this model on this data? Paired seeds, an interval, the cost, and a verdict.
+
+Seed by seed, every variant starts from the same weights and sees the same batches. All variants
+are trained by the one training loop, in run directories, so that a comparison that was stopped
+resumes where it was. `sortnet.lab.compare.answer` has the rules of the verdict.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from sortnet import files
+from sortnet.errors import UsageError
+from sortnet.lab import runs
+from sortnet.lab.compare.answer import Answer, Cost, decided
+from sortnet.lab.compare.cost import measure_costs
+from sortnet.lab.compare.plan import Plan, plan
+from sortnet.lab.recipes import Recipe
+from sortnet.lab.runs import Run
+from sortnet.lab.statistics import FEWEST
+from sortnet.lab.training import Callback, Diverged, TrainerOptions, description
+
+__all__ = ["FILE", "Answer", "Cost", "compare"]
+
+FILE = "comparison.json"
+"""The answer's file in the comparison's directory, where the page finds it."""
+MAX_SEEDS = 10
+
+Show = Callable[[str, int, int], None]
+"""Called with what is done, how many steps are done, and of how many."""
+
+
+def compare(
+    model: str | Callable[..., nn.Module],
+    data: Any,  # noqa: ANN401
+    fusions: Sequence[str] = ("sum", "sort"),
+    seeds: int = 3,
+    *,
+    recipe: str | Recipe = "scratch",
+    steps: int | None = None,
+    epochs: float | None = None,
+    gate: str | None = None,
+    where: str | None = None,
+    weights: str | Path | None = None,
+    pretrained: bool = False,
+    size: int | None = None,
+    options: dict[str, Any] | None = None,
+    validation: int = 0,
+    until_decided: bool = False,
+    max_seeds: int = MAX_SEEDS,
+    out: str | Path | None = None,
+    root: str | Path = "data",
+    precision: str = "auto",
+    device: str = "auto",
+    cost: bool = True,
+    show: Show | None = None,
+) -> Answer:
+    """Compare fusions in a model on a data set, over paired seeds.
+
+    Arguments:
+        model: A model's name (see `sortnet.modelspec`), a run's directory, or a function that
+            returns a new model; it is called with ``num_classes=`` if it has such a parameter.
+        data: A data set's name, the path of an image folder, or a pair of PyTorch datasets, for
+            training and for testing, that yield (image, label).
+        fusions: The variants; the first one is the baseline.
+        seeds: How many seeds. Fewer than three decide nothing.
+        recipe: ``scratch``, ``finetune``, another recipe's name, or a `Recipe`.
+        steps: How many steps each run has; the recipe's own number without it.
+        epochs: How many passes over the training images each run has, instead.
+        gate: ``zero`` or ``one``: weight the second-order term by a learnable number per channel.
+        where: A pattern over the sites where fusions are put; all sites without it.
+        weights: A run, a safetensors file or a state dict whose weights are the first ones.
+        pretrained: Start from the weights that torchvision or timm offers for download.
+        size: The side to which the images of a folder are resized.
+        options: What else `sortnet.create_model` takes, for a network of the paper.
+        validation: How many training images are held out, for learning curves.
+        until_decided: Add seeds until every interval decides, by the stopping rule of
+            `sortnet.lab.sequential`; ``seeds`` is not used.
+        max_seeds: The largest number of seeds then.
+        out: The comparison's directory; ``runs/compare-DATA-MODEL`` without it.
+        root: The directory of all data sets.
+        precision: ``auto``, ``float32``, ``bfloat16`` or ``float16``.
+        device: One of `sortnet.lab.training.DEVICES`.
+        cost: Whether to measure step time, inference time and bytes saved for backward.
+        show: Called after each step.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as out:
+        ...     answer = compare("lenet", "digits", seeds=1, steps=2, cost=False, out=out,
+        ...                      options={"branched": True})
+        >>> answer.verdict
+        'cannot tell: 1 seed decides nothing, 3 are the least'
+    """
+    planned = plan(
+        model,
+        data,
+        fusions,
+        recipe=recipe,
+        steps=steps,
+        epochs=epochs,
+        gate=gate,
+        where=where,
+        weights=weights,
+        pretrained=pretrained,
+        size=size,
+        options=options or {},
+        validation=validation,
+        out=out,
+        root=root,
+        precision=precision,
+        device=device,
+    )
+    looks = max_seeds if until_decided else None
+    _check_seeds(planned, seeds, looks)
+    planned.check_starts()
+    errors = _train(planned, seeds, looks, show)
+    costs = measure_costs(planned) if cost else None
+    answer = Answer.of(planned, errors, costs, looks)
+    files.write_json(planned.out / FILE, answer.as_json() | {"machine": description()})
+    return answer
+
+
+def _check_seeds(planned: Plan, seeds: int, looks: int | None) -> None:
+    """Refuse numbers of seeds that cannot be, and another plan for a sequential comparison."""
+    if looks is None:
+        if seeds < 1:
+            raise UsageError(f"--seeds is {seeds}, but must be 1 or more; {FEWEST} can decide")
+        return
+    if looks < FEWEST:
+        raise UsageError(f"--max-seeds is {looks}, but fewer than {FEWEST} decide nothing")
+    path = planned.out / FILE
+    before = files.read_json(path).get("max_seeds") if path.is_file() else None
+    if before not in (None, looks):
+        raise UsageError(
+            f"{planned.out} was planned for at most {before} seeds, and raising that after a look"
+            f" would not keep the error rate: --max-seeds {before}, or another --out"
+        )
+
+
+def _train(
+    planned: Plan, seeds: int, looks: int | None, show: Show | None
+) -> dict[str, dict[int, float | None]]:
+    """Train every variant on every seed; the test errors by variant and seed."""
+    errors: dict[str, dict[int, float | None]] = {v.label: {} for v in planned.variants}
+    progress = _Progress(planned, looks or seeds, show)
+    for seed in range(looks or seeds):
+        for variant in planned.variants:
+            run = planned.run(variant, seed)
+            errors[variant.label][seed] = _error(planned, run, progress)
+            progress.finish()
+        if looks is not None and decided(errors, looks):
+            break
+    return errors
+
+
+def _error(planned: Plan, run: Run, progress: Callback) -> float | None:
+    """Train a run; None if it diverged."""
+    try:
+        result = runs.train(
+            run,
+            planned.out,
+            planned.root,
+            habits=TrainerOptions(keep=1, device=planned.device),
+            callbacks=[progress],
+            make=planned.make(run),
+            dataset=planned.dataset,
+        )
+    except Diverged:
+        return None
+    return result.error if result.ended == "finished" else None
+
+
+class _Progress(Callback):
+    """Counts the steps of all runs together."""
+
+    def __init__(self, planned: Plan, seeds: int, show: Show | None) -> None:
+        self.show, self.steps, self.done, self.title = show, planned.recipe.steps, 0, ""
+        self.total = seeds * len(planned.variants) * self.steps
+
+    def start(self, title: str, step: int, steps: int) -> None:
+        self.title = title
+
+    def step(self, step: int, images: int) -> None:
+        if self.show is not None:
+            self.show(self.title, self.done + step, self.total)
+
+    def finish(self) -> None:
+        """Count a run that has ended, whether now or before."""
+        self.done += self.steps
+        self.step(0, 0)

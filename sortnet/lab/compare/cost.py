@@ -1,0 +1,100 @@
+"""What each variant costs beside the baseline: parameters, step, inference, bytes for backward."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from sortnet.lab import data
+from sortnet.lab.compare.answer import Cost
+from sortnet.lab.compare.plan import Plan
+from sortnet.lab.data import Augmentation, Batch
+from sortnet.lab.measure import parameters, ratio, saved_bytes, side_by_side
+from sortnet.lab.training import Machine
+
+SECONDS = 6.0
+"""How long each of step and inference is measured, about."""
+ROUNDS = (8, 48)
+"""The least and the largest number of rounds."""
+WARM_UP = 3
+
+
+@dataclass(frozen=True, eq=False)
+class _Subject:
+    """A variant that is measured."""
+
+    model: nn.Module
+    machine: Machine
+    batch: Batch
+
+    def forward(self) -> None:
+        with torch.inference_mode(), self.machine.autocast():
+            self.model(self.batch.images)
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad(set_to_none=True)
+        with self.machine.autocast():
+            logits = self.model(self.batch.images)
+        torch.autograd.backward(F.cross_entropy(logits.float(), self.batch.labels))
+        optimizer.step()
+
+
+def measure_costs(planned: Plan) -> list[Cost]:
+    """Measure all variants in turns, on a batch of the training images."""
+    machine = Machine.here("off", None, planned.first.precision, planned.device)
+    batches = data.training(
+        planned.dataset, Augmentation(), batch=planned.recipe.batch, seed=0, stop=1, workers=0
+    )
+    raw = next(batches)
+    batch = Batch(machine.images(raw.images), machine.labels(raw.labels))
+    subjects = [
+        _Subject(machine.place(planned.build(variant)), machine, batch)
+        for variant in planned.variants
+    ]
+    saved = [_saved(subject) for subject in subjects]
+    steps = _in_turns([_stepping(subject) for subject in subjects])
+    for subject in subjects:
+        subject.model.eval()
+    forwards = _in_turns([subject.forward for subject in subjects])
+    return [
+        Cost(
+            parameters(subject.model),
+            _median(steps[i]),
+            ratio(steps[i], steps[0]),
+            _median(forwards[i]),
+            ratio(forwards[i], forwards[0]),
+            saved[i],
+        )
+        for i, subject in enumerate(subjects)
+    ]
+
+
+def _saved(subject: _Subject) -> int:
+    subject.model.train()
+    with subject.machine.autocast():
+        return saved_bytes(subject.model, subject.batch.images)
+
+
+def _stepping(subject: _Subject) -> Callable[[], None]:
+    """A training step that leaves the weights unchanged, by a rate of 0."""
+    learnt = [p for p in subject.model.parameters() if p.requires_grad]
+    optimizer = subject.machine.sgd(learnt, lr=0.0, momentum=0.9, decay=0.0)
+    return lambda: subject.step(optimizer)
+
+
+def _in_turns(functions: list[Callable[[], None]]) -> list[list[float]]:
+    for function in functions * WARM_UP:
+        function()
+    start = time.perf_counter()
+    for function in functions:
+        function()
+    least, most = ROUNDS
+    rounds = int(SECONDS / max(1e-6, time.perf_counter() - start))
+    return side_by_side(functions, min(most, max(least, rounds)))
+
+
+def _median(times: list[float]) -> float:
+    return sorted(times)[len(times) // 2]
