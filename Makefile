@@ -16,7 +16,7 @@ demo: $(STAMP)
 	$(BIN)/sortnet demo
 
 test: lint
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal -rs
 
 # the library with the oldest PyTorch that is supported, in an environment of its own
 OLDEST := .venv-oldest

@@ -1,198 +1,123 @@
-"""A Chromium without a window, driven over a pair of pipes with the DevTools protocol."""
+"""A report's page as a user sees it: Chromium without a window, driven by Playwright."""
 
-import base64
-import fcntl
-import json
-import os
-import select
+import re
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
+from components import absent
+from playwright.sync_api import Page, sync_playwright
 
 PROGRAM = shutil.which("chromium") or shutil.which("chromium-browser")
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-dev-shm-usage",
-    "--no-first-run",
-    "--hide-scrollbars",
-    "--remote-debugging-pipe",
-]
 PATIENCE = 30.0
-# The browser reads commands from descriptor 3 and answers on 4.
-LAUNCH = (
-    "import os, sys; r, w = int(sys.argv[1]), int(sys.argv[2]);"
-    " os.dup2(r, 3); os.dup2(w, 4); os.execv(sys.argv[3], sys.argv[3:])"
-)
-KEYS = {"ArrowLeft": 37, "ArrowRight": 39, "Home": 36, "End": 35, "Escape": 27, "Tab": 9, " ": 32}
-
-Json = dict[str, Any]
 
 
 class Browser:
-    """One page in a browser of its own.
+    """One page, with the errors, console messages and requests since it was opened."""
 
-    Arguments:
-        profile: An empty directory for whatever it writes.
-    """
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("console", lambda message: self.complaints.append(message.text))
+        page.on("request", lambda request: self.requests.append(request.url))
 
-    def __init__(self, profile: Path) -> None:
-        assert PROGRAM is not None
-        read, self.write = _pipe()
-        self.read, write = _pipe()
-        command = [sys.executable, "-c", LAUNCH, str(read), str(write), PROGRAM, *FLAGS]
-        self.process = subprocess.Popen(
-            [*command, f"--user-data-dir={profile}", "about:blank"],
-            pass_fds=(read, write),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        os.close(read)
-        os.close(write)
-        self.buffer, self.count, self.session = b"", 0, ""
-        self.events: list[Json] = []
-        target = self.call("Target.createTarget", url="about:blank")["targetId"]
-        attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
-        self.session = attached["sessionId"]
-        for domain in ("Page", "Runtime", "Log", "Network"):
-            self.call(f"{domain}.enable")
-
-    def close(self) -> None:
-        """End the browser."""
-        self.session = ""
-        self.call("Browser.close")
-        self.process.wait(PATIENCE)
-        os.close(self.read)
-        os.close(self.write)
-
-    # The protocol
-
-    def call(self, method: str, **params: Any) -> Json:  # noqa: ANN401
-        """Send a command and wait for its answer."""
-        self.count += 1
-        message: Json = {"id": self.count, "method": method, "params": params}
-        if self.session:
-            message["sessionId"] = self.session
-        os.write(self.write, json.dumps(message).encode() + b"\0")
-        while (answer := self._next()).get("id") != self.count:
-            self.events.append(answer)
-        assert "error" not in answer, f"{method}: {answer['error']}"
-        result: Json = answer["result"]
-        return result
-
-    def _next(self) -> Json:
-        while b"\0" not in self.buffer:
-            ready, _, _ = select.select([self.read], [], [], PATIENCE)
-            assert ready, "the browser does not answer"
-            received = os.read(self.read, 1 << 20)
-            assert received, "the browser has ended"
-            self.buffer += received
-        message, _, self.buffer = self.buffer.partition(b"\0")
-        parsed: Json = json.loads(message)
-        return parsed
-
-    def seen(self, *methods: str) -> list[Json]:
-        """What the browser told of by itself, under these names, since the page was opened."""
-        self.run("0")  # everything that was told before the answer has come
-        return [event["params"] for event in self.events if event.get("method") in methods]
-
-    # The page
-
-    def open(self, url: str, *, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Open a page and wait until it is there."""
-        self.call("Page.navigate", url="about:blank")
-        self.size(width, height)
-        self.scheme(dark)
-        self.events.clear()
-        self.call("Page.navigate", url=url)
-        self.until(lambda: bool(self.run("document.readyState === 'complete'")))
+    def open(self, url: str) -> None:
+        """Open a page at desktop size and wait until it is drawn."""
+        self.page.goto("about:blank")
+        self.size(1280)
+        self.page.emulate_media(color_scheme="light", media="screen")
+        self.complaints.clear()
+        self.requests.clear()
+        self.page.goto(url)
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def size(self, width: int, height: int = 900) -> None:
-        """Give the window another size; narrow ones are those of a phone."""
-        phone = width < 500
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=2 if phone else 1,
-            mobile=phone,
-        )
-
-    def scheme(self, dark: bool, media: str = "") -> None:
-        """Prefer dark or light, on a screen or in print."""
-        value = "dark" if dark else "light"
-        feature = {"name": "prefers-color-scheme", "value": value}
-        self.call("Emulation.setEmulatedMedia", media=media, features=[feature])
+        """Resize the window."""
+        self.page.set_viewport_size({"width": width, "height": height})
 
     def run(self, script: str) -> Any:  # noqa: ANN401
         """Evaluate an expression in the page."""
-        answer = self.call(
-            "Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True
-        )
-        assert "exceptionDetails" not in answer, answer["exceptionDetails"]
-        return answer["result"].get("value")
+        return self.page.evaluate(script)
 
-    def until(self, condition: Callable[[], bool], patience: float = PATIENCE) -> None:
-        """Wait for something."""
-        end = time.monotonic() + patience
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition."""
+        end = time.monotonic() + PATIENCE
         while not condition():
             assert time.monotonic() < end, "it did not happen"
-            time.sleep(0.02)
-
-    def mouse(self, kind: str, x: float, y: float, **more: Any) -> None:  # noqa: ANN401
-        """Move, press or release the mouse, or turn its wheel."""
-        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
-
-    def click(self, x: float, y: float) -> None:
-        """Press and release the left button."""
-        self.mouse("mouseMoved", x, y)
-        for kind in ("mousePressed", "mouseReleased"):
-            self.mouse(kind, x, y, button="left", clickCount=1)
+            self.page.wait_for_timeout(20)
 
     def drag(self, start: float, end: float, y: float) -> None:
         """Drag from left to right or back."""
-        self.mouse("mouseMoved", start, y)
-        self.mouse("mousePressed", start, y, button="left", clickCount=1)
-        for part in (0.3, 0.7, 1.0):
-            self.mouse("mouseMoved", start + part * (end - start), y, button="left", buttons=1)
-        self.mouse("mouseReleased", end, y, button="left", clickCount=1)
+        self.page.mouse.move(start, y)
+        self.page.mouse.down()
+        self.page.mouse.move(end, y, steps=3)
+        self.page.mouse.up()
 
-    def key(self, key: str, modifiers: int = 0) -> None:
-        """Press a key; modifiers 8 is Shift."""
-        code = KEYS.get(key, ord(key[0]))
-        given = {"key": key, "windowsVirtualKeyCode": code, "modifiers": modifiers}
-        text = {"text": key} if len(key) == 1 else {}
-        self.call("Input.dispatchKeyEvent", type="keyDown", **given, **text)
-        self.call("Input.dispatchKeyEvent", type="keyUp", **given)
+    def wheel(self, x: float, y: float, delta: float) -> None:
+        """Turn the mouse wheel."""
+        self.page.mouse.move(x, y)
+        self.page.mouse.wheel(0, delta)
 
-    def screenshot(self, path: Path) -> None:
-        """The whole page as a picture."""
-        shot = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
-        path.write_bytes(base64.b64decode(shot["data"]))
+    def key(self, key: str) -> None:
+        """Press a key, such as ``Shift+Tab``."""
+        self.page.keyboard.press(key)
 
 
-def started(profile: Path) -> Iterator[Browser]:
+def started() -> Iterator[Browser]:
     """A browser for the tests of a file, which are skipped where there is none."""
     if PROGRAM is None:
-        pytest.skip("there is no chromium on the PATH")
-    browser = Browser(profile)
-    yield browser
-    browser.close()
+        absent("chromium is not on the PATH (Debian: apt install chromium)")
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=PROGRAM, args=["--disable-gpu"], chromium_sandbox=False
+        )
+        yield Browser(chromium.new_page())
+        chromium.close()
 
 
-def _pipe() -> tuple[int, int]:
-    """A pipe whose ends are not among the first descriptors, which the browser's will replace."""
-    ends = os.pipe()
-    moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends]
-    for end in ends:
-        os.close(end)
-    return moved[0], moved[1]
+def box(browser: Browser, selector: str) -> tuple[float, float, float, float]:
+    """Left, top, width and height of an element, once it is in view."""
+    element = browser.page.locator(selector).first
+    element.evaluate("e => e.scrollIntoView({block: 'center', behavior: 'instant'})")
+    found = element.bounding_box()
+    assert found is not None
+    return found["x"], found["y"], found["width"], found["height"]
+
+
+def press(browser: Browser, selector: str) -> None:
+    left, top, width, height = box(browser, selector)
+    browser.page.mouse.click(left + width / 2, top + height / 2)
+
+
+def texts(browser: Browser, selector: str) -> list[str]:
+    text = "all => all.map(e => (e.innerText ?? e.textContent).trim())"  # SVG has no innerText
+    found: list[str] = browser.page.locator(selector).evaluate_all(text)
+    return found
+
+
+def lines(browser: Browser) -> list[str]:
+    """The identifiers of the curves that are drawn."""
+    found: list[str] = browser.page.locator("#chart .line").evaluate_all(
+        "all => all.map(e => e.dataset.line)"
+    )
+    return found
+
+
+def stretch(browser: Browser) -> tuple[int, int]:
+    """The steps that the chart shows, as its table says."""
+    browser.run("document.querySelector('#curves details').open = true")
+    browser.page.wait_for_timeout(50)
+    label = browser.page.locator("#curves .scroll").first.get_attribute("aria-label") or ""
+    first, last = re.findall(r"[\d,.]+", label.partition("steps")[2])
+    return round(float(first.replace(",", ""))), round(float(last.replace(",", "")))
+
+
+def quiet(browser: Browser) -> None:
+    """Nothing went wrong, and nothing was requested but the page itself."""
+    browser.run("0")  # what happened before the answer has been reported
+    assert browser.complaints == []
+    asked = [url for url in browser.requests if not url.startswith("data:")]
+    assert asked == [browser.page.url]

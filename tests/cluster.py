@@ -109,15 +109,13 @@ class Cluster:
             self.start_node(name)
 
     def start_node(self, name: str) -> None:
-        """Start a node and wait until it is idle."""
+        """Start a node and wait until it takes jobs."""
         (self.root / name).mkdir(exist_ok=True)
         stepd = _program("slurmstepd") or _program("slurmstepd-wlm")
-        self._daemon(
-            "slurmd", "-D", "-N", name, "-f", str(self.configuration), "-d", f"{stepd}", as_=name
-        )
-        until(
-            lambda: self.run("sinfo", "-h", "-N", "-n", name, "-p", "work", "-o", "%T") == "idle\n"
-        )
+        given = ["-D", "-N", name, "-f", str(self.configuration), "-d", str(stepd)]
+        self._daemon("slurmd", *given, as_=name)
+        asked = ["sinfo", "-h", "-N", "-n", name, "-p", "work", "-o", "%T"]
+        until(lambda: self.run(*asked).strip() in ("idle", "mixed", "allocated"))
 
     def _daemon(self, program: str, *arguments: str, as_: str | None = None) -> None:
         log = (self.root / f"{as_ or program}.out").open("ab")
@@ -192,16 +190,7 @@ def cluster() -> Iterator[Cluster]:
     with tempfile.TemporaryDirectory(prefix="slurm-", ignore_cleanup_errors=True) as root:
         started = Cluster(Path(root))
         try:
-            try:
-                started.start()
-            except BaseException:
-                print(
-                    subprocess.getoutput(
-                        f"tail -n 15 {root}/*.out {root}/*.log; cat {root}/slurm.conf"
-                    ),
-                    flush=True,
-                )
-                raise
+            started.start()
             yield started
         finally:
             started.stop()

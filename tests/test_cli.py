@@ -193,11 +193,11 @@ def test_sortify_shows_places_and_writes_weights(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["sortify", "resnet20", "--dry-run"]) == 0
-    assert capsys.readouterr().out.endswith("9 places\n")
+    assert capsys.readouterr().out.endswith("9 of 9 sites\n")
     output = tmp_path / "start.safetensors"
     where = ["--where", "layer3.*", "-o", str(output)]
     assert main(["sortify", "resnet20", *where]) == 0
-    assert "in 3 of 9 places" in capsys.readouterr().out
+    assert "in 3 of 9 sites" in capsys.readouterr().out
     assert (
         first_weights(str(output)).keys() == sortnet.create_model("resnet20").state_dict().keys()
     )

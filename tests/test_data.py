@@ -242,7 +242,7 @@ def test_impossible_streams_are_refused_at_once(arguments: dict[str, Any], words
 def test_impossible_augmentations_are_refused() -> None:
     with pytest.raises(ValueError, match="padded by -1"):
         data.Augmentation(pad=-1)
-    with pytest.raises(ValueError, match="area go from"):
+    with pytest.raises(ValueError, match="area must be two fractions"):
         data.Augmentation(area=(0.5, 2.0))
     with pytest.raises(ValueError, match="8 pixels cannot be reflected by a padding of 8"):
         next(
@@ -293,8 +293,8 @@ def test_digits() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"name": "cifar11"}, "unknown data set 'cifar11'; there are digits, cifar10"),
-        ({"name": "digits", "size": 64}, "32 x 32; size 64"),
+        ({"name": "cifar11"}, "unknown dataset 'cifar11'; there are digits, cifar10"),
+        ({"name": "digits", "size": 64}, "only image folders are resized to --size 64"),
         ({"name": "digits", "validation": 1437}, "0 to 1436"),
         ({"name": "digits", "preprocess": "lcn"}, "no preprocessing 'lcn'"),
     ],

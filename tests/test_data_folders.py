@@ -99,7 +99,7 @@ def test_folders_that_cannot_be_right(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="no such folder"):
         data.load(str(tmp_path / "nowhere"))
     album(tmp_path, "one")
-    with pytest.raises(ValueError, match="has 1 folders"):
+    with pytest.raises(ValueError, match="has 1 folder of images"):
         data.load(str(tmp_path))
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="empty has no images"):

@@ -25,6 +25,8 @@ FLAGS = [
     (TRAIN, "--size", WHOLE + ZERO),
     (["train", "wrn28"], "--width", WHOLE + ZERO),
     (TRAIN, "--scale", REAL + ZERO),
+    (TRAIN, "--steps", WHOLE + ZERO),
+    (TRAIN, "--epochs", REAL + ZERO),
     (TRAIN, "--rate", REAL + ZERO),
     (TRAIN, "--batch", WHOLE + ZERO),
     (TRAIN, "--decay", REAL),

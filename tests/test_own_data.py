@@ -44,7 +44,7 @@ def test_the_path_of_a_folder_is_not_its_identity(
     printed = capsys.readouterr()
     header = "LeNet on pets: 24 training, 6 test images of 32 x 32, 3 classes\n"
     assert header in printed.err
-    assert f"2 steps of 4 images (0.333 epochs) on cpu, 1 threads, float32, in runs/{RUN}\n" in (
+    assert f"2 steps of 4 images (0.333 epochs) on cpu, 1 thread, float32, in runs/{RUN}\n" in (
         printed.err
     )
     assert printed.out.endswith(f"runs/{RUN}\n")
@@ -75,8 +75,6 @@ def test_epochs_are_counted_in_training_images(home: Path) -> None:
         (["train", "resnet57"], "unknown network 'resnet57'; there are lenet, "),
         (["train", "lenet", "--recipe", "fast"], "unknown recipe 'fast'; there are lenet, "),
         (["train", "lenet", "--steps", "5", "--epochs", "1"], "exclude each other"),
-        (["train", "lenet", "--steps", "0"], "--steps is 0"),
-        (["train", "lenet", "--epochs", "-1"], "--epochs is -1"),
         (["train", "lenet", "--freeze", "conv1[.](weight", "--steps", "1"], "matches none"),
         (["predict", "."], "is neither a run nor a folder with images"),
     ],
@@ -96,12 +94,12 @@ def test_mistakes_are_one_line(
 
 
 def test_freeze_takes_globs_and_regular_expressions(home: Path) -> None:
-    assert train("pets", "--steps", "1", "--freeze", "conv1.*", "(conv2|fc)[.]weight") == 0
+    assert train("pets", "--steps", "1", "--freeze", "conv1.*", "(conv2|conv3)[.]weight") == 0
     (found,) = runs.find(home / "runs")
     run = runs.read(found)
     network = runs.fresh(run, run.load("data"))
     frozen = {name for name, p in network.named_parameters() if not p.requires_grad}
-    assert frozen == {"conv1.weight", "conv1.bias", "conv2.weight", "fc.weight"}
+    assert frozen == {"conv1.weight", "conv1.bias", "conv2.weight", "conv3.weight"}
 
 
 def one_class(root: Path) -> None:

@@ -4,21 +4,22 @@ import json
 import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, started
+from browser import Browser, box, lines, press, quiet, started, stretch, texts
 from made_runs import make, resnet, write_json
-from viewing import box, lines, press, quiet, stretch, texts
 
 from sortnet.lab.report import page
+from sortnet.lab.runs import record
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    yield from started(tmp_path_factory.mktemp("profile"))
+def browser() -> Iterator[Browser]:
+    yield from started()
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +82,7 @@ def test_results_are_those_of_the_files(shown: Browser, root: Path) -> None:
     (sort,) = [row for row in cells if row[0].startswith("ResNet-20-SORT")]
     assert "2 of 3 seeds ended" in sort[0]
     assert sort[1] == f"{mean:.2f} ± {half * math.sqrt(2):.2f}"
-    assert sort[3] == f"\u2212{sum(plain) / 2 - mean:.2f} 2 seeds"
+    assert sort[3] == f"\u2212{sum(plain) / 2 - mean:.2f}\n2 seeds"
     assert sort[4].split("\n") == ["7.35 Table 2", "7.14 Table 1"]
     assert sort[5].split("\n") == [f"{mean - 7.35:+.2f}", f"{mean - 7.14:+.2f}"]
     assert sort[7:9] == ["\u00d7 0.1", "6,400"]
@@ -95,7 +96,7 @@ def test_pointing_at_the_chart_reads_off_the_rows(shown: Browser, root: Path) ->
     press(shown, "input[value='train loss']")
     press(shown, "#set-mean")
     left, top, width, height = box(shown, "#chart")
-    shown.mouse("mouseMoved", left + 0.4 * width, top + height / 2)
+    shown.page.mouse.move(left + 0.4 * width, top + height / 2)
     title = texts(shown, ".tip p")[0]
     step = int(re.sub(r"\D", "", title))
     assert title.startswith("Train loss at step")
@@ -145,7 +146,7 @@ def test_zoom_by_drag_wheel_and_button(shown: Browser) -> None:
     shown.drag(left + 0.3 * width, left + 0.5 * width, y)
     near = stretch(shown)
     assert whole[0] < near[0] < near[1] < whole[1]
-    shown.mouse("mouseWheel", left + 0.4 * width, y, deltaX=0, deltaY=-120)
+    shown.wheel(left + 0.4 * width, y, -120)
     nearer = stretch(shown)
     assert near[0] < nearer[0] < nearer[1] < near[1]
     press(shown, "[aria-label='Zoom out']")
@@ -159,7 +160,7 @@ def test_a_wheel_that_scrolls_past_leaves_the_chart_alone(shown: Browser) -> Non
     left, top, width, height = box(shown, "#chart")
     whole = stretch(shown)
     before = shown.run("scrollY")
-    shown.mouse("mouseWheel", left + width / 2, top + height / 2, deltaX=0, deltaY=200)
+    shown.wheel(left + width / 2, top + height / 2, 200)
     shown.until(lambda: shown.run("scrollY") > before)
     assert stretch(shown) == whole
 
@@ -179,7 +180,7 @@ def test_everything_works_from_the_keyboard(shown: Browser, root: Path) -> None:
     shown.key("+")
     near = stretch(shown)
     assert near[1] - near[0] < whole[1] - whole[0]
-    shown.key("ArrowLeft", modifiers=8)
+    shown.key("Shift+ArrowLeft")
     assert stretch(shown)[0] < near[0]
     shown.key("Escape")
     assert stretch(shown) == whole
@@ -223,13 +224,13 @@ def test_smoothing_and_logarithms(shown: Browser) -> None:
 def test_light_dark_phone_and_print(shown: Browser) -> None:
     background = "getComputedStyle(document.body).backgroundColor"
     light = shown.run(background)
-    shown.scheme(dark=True)
+    shown.page.emulate_media(color_scheme="dark")
     assert shown.run(background) != light
-    shown.scheme(dark=True, media="print")
+    shown.page.emulate_media(media="print")
     controls = "getComputedStyle(document.querySelector('.controls')).display"
     assert shown.run(controls) == "none"
     assert shown.run("getComputedStyle(document.body).color") == "rgb(27, 31, 36)"
-    shown.scheme(dark=False)
+    shown.page.emulate_media(color_scheme="light", media="screen")
     for width in (320, 375, 768):
         shown.size(width)
         shown.run("document.querySelectorAll('details').forEach(e => { e.open = true; })")
@@ -270,3 +271,63 @@ def test_stops_restarts_claims_and_differences(shown: Browser) -> None:
     assert own == ["start", "stop", "start", "mishap"]
     assert texts(shown, "#claims .verdict") == ["✓ holds"]
     assert texts(shown, "#settings thead th")[:2] == ["configuration", "fusion"]
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Stored records of two data sets, those of SVHN without a validation split."""
+    root, results = tmp_path_factory.mktemp("many"), tmp_path_factory.mktemp("results")
+    for data, level in (("cifar10", 8.0), ("svhn", 2.0)):
+        for network in ("resnet20", "resnet32"):
+            for gate in (None, "zero"):
+                run = replace(resnet("sort", 0, network=network), data=data)
+                run = replace(run, recipe=replace(run.recipe, gate=gate, warm_up=30 * bool(gate)))
+                run = replace(run, name="gated" if gate else "", validation=0)
+                make(root, run, every=640, level=level + len(network + str(gate)) / 10)
+    for source in record.find_all(root):
+        found = record.read(source)
+        if found.run.data == "svhn":
+            found = replace(found, curves={"train": found.curves["train"]})
+        record.write(found, results)
+    page.write([results], results / "report.html")
+    return results
+
+
+def test_many_stored_runs_are_grouped_and_filtered_by_data_set(
+    many: Path, browser: Browser
+) -> None:
+    browser.open((many / "report.html").as_uri())
+    assert texts(browser, "#results h3") == ["cifar10", "svhn"]
+    missing = "trained without a validation split, or too short: ResNet-20-SORT"
+    assert missing in texts(browser, "#curves .quiet")[0]
+    press(browser, "input[name=data][value=svhn]")
+    assert "4 runs of 4 configurations" in texts(browser, ".lead")[0]
+    errors = [float(text) for text in texts(browser, "#results .group td:nth-child(2)")]
+    assert len(errors) == 4
+    assert max(errors) < 5
+    assert "No run has a validation error" in texts(browser, "#curves .quiet")[0]
+    press(browser, "input[name=metric][value='train loss']")
+    assert len(lines(browser)) == 4
+    press(browser, "input[name=data][value='']")
+    assert len(lines(browser)) == 8
+    quiet(browser)
+
+
+def test_tables_are_sorted_by_a_click_and_fit_the_screen(many: Path, browser: Browser) -> None:
+    browser.open((many / "report.html").as_uri())
+    browser.run("document.querySelectorAll('details').forEach(e => { e.open = true; })")
+    assert browser.run("document.documentElement.scrollWidth") == 1280
+    wide = "all => all.filter(e => e.scrollWidth > e.clientWidth).map(e => e.ariaLabel)"
+    assert browser.page.locator(".scroll").evaluate_all(wide) == []
+    cells = "#results .scroll:first-of-type .group td:nth-child(2)"
+
+    def errors() -> list[float]:
+        return [float(text) for text in texts(browser, cells)][:4]
+
+    heading = "#results th:nth-child(2) .sort"
+    press(browser, heading)
+    assert errors() == sorted(errors())
+    assert browser.page.locator("#results th[aria-sort]").count() == 1
+    press(browser, heading)
+    assert errors() == sorted(errors(), reverse=True)
+    assert len(set(errors())) == 4

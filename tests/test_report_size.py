@@ -7,19 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Browser, started
+from browser import Browser, lines, quiet, started
 from hypothesis import given
 from hypothesis import strategies as st
 from made_runs import make, resnet
-from viewing import lines, quiet
 
 from sortnet.lab.report import page
 from sortnet.lab.runs.curves import extremes
 
 
 @pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    yield from started(tmp_path_factory.mktemp("profile"))
+def browser() -> Iterator[Browser]:
+    yield from started()
 
 
 def test_fifty_runs_are_small_and_quick(browser: Browser, tmp_path: Path) -> None:

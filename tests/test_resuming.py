@@ -213,7 +213,7 @@ def test_another_number_of_processes_resumes_between_epochs(tmp_path: Path) -> N
     stopped(tmp_path / "0", 3, WIDE, every)
     assert together(_train_below, tmp_path, WIDE, replace(every, resume_from=2)) == [0, 0]
     for text in said(tmp_path):
-        assert "trained by 1 process, and here there are 2" in text
+        assert "trained by 1 process, but here there are 2" in text
         assert "step 2 is in the middle of an epoch" in text
         assert "--resume-from 3" in text
     assert together(_train_below, tmp_path, WIDE, every) == [0, 0]
@@ -333,7 +333,7 @@ def test_what_decides_bits_is_compared(tmp_path: Path, monkeypatch: pytest.Monke
         pytest.raises(ValueError, match=r"was trained with kernels .*--allow-mismatch"),
     ):
         train(RUN, tmp_path, options=OPTIONS)
-    with pytest.raises(ValueError, match="was trained with compile off, and here it is on"):
+    with pytest.raises(ValueError, match="was trained with compile off, but here it is on"):
         train(RUN, tmp_path, options=replace(OPTIONS, compile="on"))
     with monkeypatch.context() as patch:
         patch.setattr(machine, "processor", lambda: "another one")

@@ -1,24 +1,28 @@
-"""SORT in models that are not ours: every case is converted, compared with itself and trained.
+"""Convert models of other libraries, compare each with its original and train it for one step.
 
-The number of places that a model should have is written down here from its architecture: the
-depths of its stages, times the additions in a block. So a place that is missed shows.
+The number of sites that a model should have is written down here from its architecture: the depths
+of its stages times the additions in a block. So a missed site shows.
 """
 
 import copy
-import gc
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from rich.progress import track
 from torch import Tensor, nn
 
 from sortnet import modelspec
 from sortnet.fusion import kernels
+from sortnet.fusion.private import tree_leaves
 from sortnet.lab.measure import saved_bytes
 from sortnet.surgery import sites, sortify
 
@@ -28,23 +32,32 @@ class Case:
     """A model to convert.
 
     Attributes:
-        name: As `sortnet.modelspec.create` takes it.
-        places: How many places it should have.
-        why: What that number is made of, or why there are none.
-        side: Of the images it is run on; small ones where the model allows it.
+        name: The library and the model's name in it.
+        sites: How many sites it should have.
+        why: How that number comes about, or why there are none.
+        side: The side of the images; small where the model allows it.
+        options: Arguments that make the model smaller.
     """
 
     name: str
-    places: int
+    sites: int
     why: str
     side: int = 64
+    options: dict[str, Any] = field(default_factory=dict)
 
 
-def _stages(name: str, depths: Iterable[int], each: int = 1, side: int = 64) -> Case:
-    """A model of blocks in stages, each block with as many places."""
+def _stages(
+    name: str,
+    depths: Iterable[int],
+    each: int = 1,
+    side: int = 64,
+    options: dict[str, Any] | None = None,
+) -> Case:
+    """A model of blocks in stages, with the same number of sites in each block."""
     depths = tuple(depths)
     times = f", {each} in each" if each > 1 else ""
-    return Case(name, each * sum(depths), f"{' + '.join(map(str, depths))} blocks{times}", side)
+    why = f"{' + '.join(map(str, depths))} blocks{times}"
+    return Case(name, each * sum(depths), why, side, options or {})
 
 
 def _inverted(name: str, repeats: Iterable[int], side: int = 64) -> Case:
@@ -52,6 +65,26 @@ def _inverted(name: str, repeats: Iterable[int], side: int = 64) -> Case:
     repeats = tuple(repeats)
     why = f"stages of {', '.join(map(str, repeats))} blocks, all but each first"
     return Case(name, sum(n - 1 for n in repeats), why, side)
+
+
+def _detector(name: str, count: int, why: str) -> Case:
+    """A detector that scales its images, here to a small size."""
+    return Case(f"torchvision:{name}", count, why, 96, {"min_size": 96, "max_size": 96})
+
+
+def _hugging_face(name: str, depths: tuple[int, ...], each: int = 1, **options: object) -> Case:
+    options |= {"depths": list(depths), "image_size": 32, "patch_size": 4}
+    return _stages(f"transformers:{name}", depths, each, 32, options)
+
+
+def _transformer(name: str, depth: int) -> Case:
+    options: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_attention_heads": 2,
+    }
+    options |= {"num_hidden_layers": depth, "image_size": 32, "patch_size": 8}
+    return _stages(f"transformers:{name}", (depth,), 2, 32, options)
 
 
 CASES = [
@@ -82,6 +115,14 @@ CASES = [
     _stages("torchvision:swin_v2_t", (2, 2, 6, 2), 2),
     _stages("torchvision:maxvit_t", (2, 2, 5, 2), 5, 224),
     _stages("torchvision:fcn_resnet50", (3, 4, 6, 3)),
+    _stages("torchvision:deeplabv3_resnet50", (3, 4, 6, 3)),
+    Case("torchvision:lraspp_mobilenet_v3_large", 11, "10 blocks; the two outputs of its head"),
+    _detector("fasterrcnn_resnet50_fpn", 19, "16 blocks, 3 levels of its pyramid"),
+    _detector("fasterrcnn_mobilenet_v3_large_320_fpn", 11, "10 blocks, 1 level of its pyramid"),
+    _detector("maskrcnn_resnet50_fpn", 19, "16 blocks, 3 levels of its pyramid"),
+    _detector("retinanet_resnet50_fpn", 18, "16 blocks, 2 levels of its pyramid"),
+    _detector("fcos_resnet50_fpn", 18, "16 blocks, 2 levels of its pyramid"),
+    Case("torchvision:ssdlite320_mobilenet_v3_large", 10, "10 blocks"),
     Case("torchvision:densenet121", 0, "concatenates; see examples/densenet.py"),
     Case("torchvision:googlenet", 0, "concatenates"),
     Case("torchvision:inception_v3", 0, "concatenates", 96),
@@ -120,88 +161,145 @@ CASES = [
     _stages("timm:gmlp_ti16_224", (30,), 1, 224),
     _stages("timm:mvitv2_tiny", (1, 2, 5, 2), 3, 224),
     Case("timm:densenet121", 0, "concatenates; see examples/densenet.py"),
+    _transformer("vit", 3),
+    _transformer("dinov2_with_registers", 3),
+    _transformer("beit", 3),
+    _transformer("dinov2", 3),
+    _transformer("clip_vision_model", 3),
+    _hugging_face("swin", (2, 2), 2, embed_dim=16, num_heads=[2, 2], window_size=4),
+    _hugging_face("swinv2", (2, 2), 2, embed_dim=16, num_heads=[2, 2], window_size=4),
+    _hugging_face("resnet", (2, 3), embedding_size=16, hidden_sizes=[32, 64]),
+    _hugging_face("regnet", (2, 3), embedding_size=16, hidden_sizes=[32, 64], groups_width=16),
+    _hugging_face("convnext", (2, 3), num_stages=2, hidden_sizes=[16, 32]),
+    _hugging_face("convnextv2", (2, 3), 2, num_stages=2, hidden_sizes=[16, 32]),
 ]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a case.
+    """The outcome of a case.
 
     Attributes:
         name: The model.
-        places: How many were found.
-        expected: How many there should be.
-        why: Where that number is from.
-        problems: The places that cannot be changed, and why.
-        equal: Whether the copy with ``sum`` gave the model's outputs, bit for bit, in evaluation
-            and in training, and left the model as it was.
-        trained: Whether the copy with ``sort`` took a step with finite gradients.
-        kept: Bytes kept for the backward pass, SORT relative to the sum.
+        sites: How many sites were found.
+        expected: How many it should have.
+        why: How that number comes about.
+        problems: The sites that cannot be changed, and why.
+        equal: Whether the copy with ``sum`` gives the outputs of the model bit for bit, in
+            evaluation and training mode, has the same keys, and leaves the model untouched.
+        trained: Whether the copy with ``sort`` takes a step with finite gradients.
+        saved_ratio: Bytes saved for backward, SORT relative to the sum.
     """
 
     name: str
-    places: int
+    sites: int
     expected: int
     why: str
     problems: dict[str, str]
     equal: bool = False
     trained: bool = False
-    kept: float | None = None
+    saved_ratio: float | None = None
 
 
 def examine(case: Case) -> Outcome:
-    """Convert a model and compare it with itself."""
+    """Convert a model, compare it with the original and train it for one step."""
     torch.manual_seed(0)
-    model = modelspec.create(case.name)
-    images = torch.randn(2, 3, case.side, case.side)
-    found = sites(model, images)
+    model = create(case)
+    images = torch.rand(2, 3, case.side, case.side)
+    example = list(images) if is_detector(model) else images
+    found = sites(model, example)
     problems = {site.name: site.problem for site in found if site.problem}
     if not found or len(problems) == len(found):
-        return Outcome(case.name, len(found), case.places, case.why, problems)
+        return Outcome(case.name, len(found), case.sites, case.why, problems)
 
     def convert(fusion: str) -> nn.Module:
-        return sortify(model, lambda site: not site.problem, fusion, example=images)
+        return sortify(model, fusion=fusion, example=example, skip_unchangeable=True)
 
-    same, new = convert("sum"), convert("sort")
     before = {key: value.clone() for key, value in model.state_dict().items()}
-    equal = _same(model.eval(), same.eval(), images)
+    same, new = convert("sum"), convert("sort")
+    equal = _same(copy.deepcopy(model).eval(), same.eval(), images)
     equal = equal and _same(copy.deepcopy(model).train(), same.train(), images)
-    left = model.state_dict()
-    equal = equal and list(before) == list(left) == list(same.state_dict())
-    equal = equal and all(torch.equal(value, left[key]) for key, value in before.items())
-    with kernels.using("eager"):  # keeps what kernels keep, and need not make them
-        kept = saved_bytes(new.train(), images) / saved_bytes(same, images)
+    after = model.state_dict()
+    equal = equal and list(before) == list(after) == list(same.state_dict())
+    equal = equal and all(torch.equal(value, after[key]) for key, value in before.items())
+    with kernels.using("eager"):  # saves the same as compiled kernels and need not compile them
+        new, same = Runner(new).train(), Runner(same).train()
+        saved = saved_bytes(new, images) / saved_bytes(same, images)
         trained = _trains(new, images)
     return Outcome(
-        case.name, len(found), case.places, case.why, problems, equal, trained, round(kept, 3)
+        case.name, len(found), case.sites, case.why, problems, equal, trained, round(saved, 3)
     )
 
 
-def _output(model: nn.Module, images: Tensor) -> Tensor:
-    """The logits; some models give them with others."""
-    output: Any = model(images)
-    if isinstance(output, dict):
-        output = output["out"]
-    if isinstance(output, tuple):
-        output = output[0]
-    assert isinstance(output, Tensor)
-    return output
+def create(case: Case) -> nn.Module:
+    """Create a model with new weights."""
+    library, _, name = case.name.partition(":")
+    if library == "transformers":
+        from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
+
+        auto = AutoModel if name.startswith("clip") else AutoModelForImageClassification
+        model: nn.Module = auto.from_config(AutoConfig.for_model(name, **case.options))
+        return model
+    if case.options:
+        from torchvision.models import get_model
+
+        detector: nn.Module = get_model(name, weights_backbone=None, **case.options)
+        return detector
+    return modelspec.create(case.name)
+
+
+def is_detector(model: nn.Module) -> bool:
+    """Return True for torchvision's detectors, which take lists of images."""
+    return type(model).__module__.startswith("torchvision.models.detection")
+
+
+class Runner(nn.Module):
+    """Runs a model on a batch of images and returns its tensors; a detector also gets targets."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """Return all tensors of the output."""
+        if is_detector(self.model):
+            output = self.model(list(images), _targets(images) if self.training else None)
+        else:
+            output = self.model(images)
+        return [x for x in tree_leaves(output) if isinstance(x, Tensor)]
+
+
+def _targets(images: Tensor) -> list[dict[str, Tensor]]:
+    side = images.shape[-1]
+    box = torch.tensor([[0.2, 0.2, 0.8, 0.8]]) * side
+    mask = torch.zeros(1, side, side, dtype=torch.uint8)
+    return [{"boxes": box, "labels": torch.ones(1, dtype=torch.int64), "masks": mask}] * len(
+        images
+    )
 
 
 def _same(model: nn.Module, other: nn.Module, images: Tensor) -> bool:
-    with torch.no_grad():
+    outputs = []
+    for module in (model, other):
         torch.manual_seed(1)
-        expected = _output(model, images)
-        torch.manual_seed(1)
-        return torch.equal(_output(other, images), expected)
+        with torch.no_grad():
+            outputs.append(Runner(module).train(module.training)(images))
+    expected, actual = outputs
+    assert expected
+    return len(expected) == len(actual) and all(map(torch.equal, expected, actual))
 
 
 def _trains(model: nn.Module, images: Tensor) -> bool:
-    """Take a step; whether every gradient is finite and some weights moved."""
+    """Take a step; return whether every gradient is finite and some weights have moved."""
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     before = [p.detach().clone() for p in model.parameters()]
-    output = _output(model, images).flatten(1)
-    torch.autograd.backward(F.cross_entropy(output, torch.arange(len(output))))
+    outputs = model(images)
+    if outputs[0].dim():
+        logits = outputs[0].flatten(1)
+        loss = F.cross_entropy(logits, torch.arange(len(logits)))
+    else:
+        loss = torch.stack(outputs).sum()  # the losses of a detector
+    torch.autograd.backward(loss)
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
     finite = all(bool(grad.isfinite().all()) for grad in gradients)
     optimizer.step()
@@ -209,32 +307,32 @@ def _trains(model: nn.Module, images: Tensor) -> bool:
     return finite and moved
 
 
-def collect(
-    cases: Iterable[Case] = tuple(CASES), show: Callable[[str, int, int], None] | None = None
-) -> Iterator[dict[str, Any]]:
-    """Examine all cases; what is known so far after each one.
+def collect(cases: Iterable[Case]) -> Iterator[Outcome]:
+    """Examine the cases, each in a process of its own, so that memory stays bounded."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as executor:
+        yield from executor.map(examine, cases)
+
+
+def main(patterns: Sequence[str]) -> None:
+    """Examine models and write ``results/models.json``.
 
     Arguments:
-        cases: Which.
-        show: Is told the name, how many are done and how many there are.
+        patterns: Parts of the names of the models to examine again; without any, all are.
     """
-    cases = list(cases)
-    outcomes: list[dict[str, Any]] = []
-    for i, case in enumerate(cases):
-        if show is not None:
-            show(case.name, i, len(cases))
-        outcomes.append(asdict(examine(case)))
-        gc.collect()  # or the memory of several large models is held at once
-        versions = {name: version(name) for name in ("torch", "torchvision", "timm")}
-        yield {"versions": versions, "models": outcomes}
-
-
-def main() -> None:
-    """Examine every model and write ``results/models.json``."""
     path = Path(__file__).resolve().parents[1] / "results" / "models.json"
-    for result in collect(show=lambda name, i, n: print(f"{i + 1}/{n} {name}", flush=True)):
-        path.write_text(json.dumps(result, indent=1) + "\n")
+    cases = [c for c in CASES if not patterns or any(part in c.name for part in patterns)]
+    known = {m["name"]: m for m in json.loads(path.read_text())["models"]} if patterns else {}
+    for outcome in track(collect(cases), "models", total=len(cases)):
+        known[outcome.name] = asdict(outcome)
+    libraries = ("torch", "torchvision", "timm", "transformers")
+    result = {
+        "versions": {name: version(name) for name in libraries},
+        "models": [known[case.name] for case in CASES if case.name in known],
+    }
+    path.write_text(json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -69,8 +69,7 @@ class Schedule:
     """A recipe, and changes to it."""
 
     recipe: str | None = None
-    """lenet, bignet, resnet, gated, xu, wrn, alexnet, bvlc or imagenet-resnet; by default the
-    network's own."""
+    """lenet, bignet, resnet, gated, xu, wrn, alexnet, bvlc or imagenet-resnet."""
     scale: float = 1.0
     """Length of training relative to the paper's schedule: 0.1 is a tenth of it."""
     steps: int | None = None

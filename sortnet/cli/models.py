@@ -188,54 +188,64 @@ def sortify(
     fusion: str = "sort",
     gate: Literal["zero", "one"] | None = None,
     weights: Path | None = None,
+    skip_unchangeable: bool = False,
     dry_run: bool = False,
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("sortified.safetensors"),
 ) -> None:
-    """Let the branches of any model meet by SORT.
+    """Put SORT into any model: fuse its branches by another operation than addition.
 
     $ sortnet sortify torchvision:resnet50 --dry-run
     $ sortnet sortify timm:convnext_tiny --where 'stages.3.*' --gate zero
-    $ sortnet sortify sortnet:resnet18 -o start.safetensors
+    $ sortnet sortify timm:mvitv2_tiny --skip-unchangeable
+    $ sortnet sortify resnet18 -o start.safetensors
     $ sortnet train resnet18 --fusion sort --data path/to/images --init start.safetensors
 
     Args:
-        model: torchvision:NAME, timm:NAME or sortnet:NAME.
-        where: A pattern of the places that are changed; all of them without it.
+        model: A network of `sortnet list`, torchvision:NAME, timm:NAME, MODULE:FUNCTION or a run.
+        where: A pattern over the names of the sites to change; default: all sites.
         fusion: Terms joined by + (sum max prod root square), or sort.
         gate: Weight the second-order term by a learnable number per channel.
-        weights: A safetensors file with the model's weights; fresh ones without it.
-        dry_run: Only print the places where branches meet.
-        output: Where the changed model's weights are written.
+        weights: A safetensors file with the model's weights; default: new weights.
+        skip_unchangeable: Keep the addition at sites that cannot be changed.
+        dry_run: Only print the sites that would be changed.
+        output: The file to write the weights of the converted model to.
     """
     from rich.console import Console
     from rich.table import Table
     from safetensors.torch import save
 
-    from sortnet import files, pretrained, surgery
+    from sortnet import files, modelspec, pretrained, surgery
 
     with user_input():
-        found = surgery.find(model)
+        original = modelspec.create(model)
     if weights is not None:
-        pretrained.fit(found, pretrained.weights(weights.read_bytes(), weights))
+        pretrained.fit(original, pretrained.weights(weights.read_bytes(), weights))
     with user_input():
-        places = surgery.sites(found)
-    if dry_run:
-        if not places:
-            print(f"{model} has no addition where two branches meet")
-            return
-        table = Table("place", "shortcut", "branch", "then", "shape", "", box=None)
-        for site in places:
+        sites = surgery.sites(original)
+    if dry_run and sites:  # without sites, sortify says why
+        with user_input():
+            selected = surgery.select(sites, where)
+        table = Table("site", "shortcut", "branch", "then", "shape", "", box=None)
+        for site in selected:
             shape = "x".join(map(str, site.shape[1:]))
-            table.add_row(
-                site.name, site.shortcut, site.branch, site.follows, shape, site.problem or ""
-            )
+            state = "skipped: " if skip_unchangeable else "cannot be changed: "
+            problem = state + site.problem if site.problem else ""
+            table.add_row(site.name, site.shortcut, site.branch, site.follows, shape, problem)
         Console().print(table)
-        print(f"{len(places)} places")
+        failed = sum(site.problem is not None for site in selected)
+        rest = f", {failed} of them cannot be changed" if failed else ""
+        print(f"{len(selected)} of {len(sites)} sites{rest}")
         return
     with user_input():
-        changed = surgery.sortify(found, where, fusion, gate=gate)
+        changed = surgery.sortify(
+            original, where, fusion, gate=gate, skip_unchangeable=skip_unchangeable
+        )
     tensors = {name: x.contiguous() for name, x in changed.state_dict().items()}
     output.parent.mkdir(parents=True, exist_ok=True)
     files.write(output, save(tensors))
-    changed_places = sum(site.fusion != "sum" for site in surgery.sites(changed))
-    print(f"{output}: {model} with {fusion} in {changed_places} of {len(places)} places")
+    sites = surgery.sites(changed)
+    count = sum(site.fusion != "sum" for site in sites)
+    skipped = [site for site in surgery.select(sites, where) if site.problem]
+    print(f"{output}: {model} with {fusion} in {count} of {len(sites)} sites")
+    if skipped:
+        print(f"{len(skipped)} sites skipped: {surgery.join_names(skipped)}")

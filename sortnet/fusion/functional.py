@@ -67,6 +67,9 @@ def fuse(
     if has_torch_function((a, b)):  # torch.fx proxies: one node in the graph, not its insides
         result: Tensor = handle_torch_function(fuse, (a, b), a, b, terms, eps, gate)
         return result
+    if not (isinstance(a, Tensor) and isinstance(b, Tensor)):
+        kinds = f"{type(a).__name__} and {type(b).__name__}"
+        raise TypeError(f"a fusion takes two tensors of one shape, not {kinds}")
     if a.shape != b.shape:
         shapes = f"{tuple(a.shape)} and {tuple(b.shape)}"
         raise ValueError(f"the branches differ in shape, {shapes}; a fusion does not broadcast")

@@ -1,45 +1,43 @@
-"""SORT for any model: find where its branches meet, and let them meet in another way.
+"""SORT for any model: find where its branches meet, and fuse them by another operation.
 
-``sites`` runs a model once without content and watches what it adds; ``sortify`` gives a copy in
-which the modules that add call a fusion. docs/any-model.md has the models it was tried on.
+``sites`` runs a model once and records what it adds; ``sortify`` returns a copy in which the
+modules that add call a fusion. docs/any-model.md lists the models this has been tested on.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from torch import Tensor, nn
 
 from sortnet.fusion import EPS, Fusion
 from sortnet.networks import FusionLike
-from sortnet.surgery.branch import branch
-from sortnet.surgery.fused_add import Moved
+from sortnet.surgery.branch import branch, convolutions
+from sortnet.surgery.find_sites import Example, Search, TracedSite, copy_model, find_sites
+from sortnet.surgery.fused_add import ChannelDimFusion
 from sortnet.surgery.rewire import rewire
-from sortnet.surgery.site import Site, chosen
-from sortnet.surgery.survey import Place, copied, survey
+from sortnet.surgery.site import Site, join_names, select
 
-__all__ = ["Site", "branch", "sites", "sortify"]
-
-Example = Tensor | Sequence[Any]
+__all__ = ["Site", "branch", "join_names", "select", "sites", "sortify"]
 
 
 def sites(model: nn.Module, example: Example | None = None) -> list[Site]:
-    """Every place of a model where two branches of equal shape meet by addition.
+    """Return every addition of a model where two branches of equal shape meet.
 
-    The model is run once, on tensors without content, and is not touched. An addition counts if
-    both operands come from the input and have not passed through the same layers: biases, position
-    embeddings, constants and whatever is broadcast do not.
+    A copy of the model is run once, on meta tensors or, if it reads values, on real ones. An
+    addition counts if both operands come from the input and have not passed through the same
+    layers; biases, position embeddings, constants and broadcast operands do not.
 
     Arguments:
         model: Any model that runs on the example.
-        example: Its input, or inputs; an image of the size that it expects without it.
+        example: Its input; a tuple stands for several arguments, a dict for keyword arguments.
+            By default an image of the size that the model expects.
 
     Example:
         >>> import sortnet
-        >>> places = sites(sortnet.create_model("resnet20"))
-        >>> print(len(places), places[0])
+        >>> found = sites(sortnet.create_model("resnet20"))
+        >>> print(len(found), found[0])
         9 layer1.0                 x + bn2                          then relu         16x32x32
     """
-    return [place.site for place in survey(model, example)]
+    return [traced.site for traced in find_sites(model, example).sites]
 
 
 def sortify(
@@ -50,24 +48,27 @@ def sortify(
     gate: str | None = None,
     eps: float = EPS,
     example: Example | None = None,
+    skip_unchangeable: bool = False,
 ) -> nn.Module:
-    """A copy of a model whose branches meet by another fusion.
+    """Return a copy of a model whose branches are fused by another operation.
 
-    Weights, keys, hooks, classes, device, dtype and mode are kept; the modules that add get a new
-    forward and, as a child, the fusion. In a residual block the shortcut is the fusion's first
-    argument. A batch normalisation before the addition and a ReLU after it are taken together with
-    the fusion, so that with SORT no more is kept for the backward pass than with the sum.
+    Weights, keys, hooks, classes, device, dtype and mode are preserved; each module that adds gets
+    a new forward and the fusion as a child. In a residual block the shortcut is the fusion's first
+    argument. Batch normalization before the addition and ReLU after it are computed together with
+    the fusion, so SORT saves no more for backward than the sum.
 
     Arguments:
-        model: Any model that `sites` finds places in.
-        where: A regular expression or a glob over the sites' names (``layer[34].*``), or a
-            predicate; all sites without it.
-        fusion: As `create_model` takes it: terms joined by ``+``, ``sort``, or a function from
-            a number of channels to a module that fuses.
+        model: Any model in which `sites` finds sites.
+        where: A regular expression or a glob over the names of the sites (``layer[34].*``), or a
+            predicate; by default all sites.
+        fusion: As in `create_model`: terms joined by ``+``, ``sort``, or a function from a number
+            of channels to a module that fuses.
         gate: ``zero`` or ``one``: weight the second-order term by a learnable number per channel.
-            From ``zero`` a trained model starts out exactly as it was.
-        eps: The number under the fusion's root.
-        example: The model's input, where it is not an image of the size that it expects.
+            With ``zero`` a trained model starts as exactly the same function.
+        eps: The number under the root.
+        example: The model's input, as in `sites`.
+        skip_unchangeable: Keep the addition at selected sites that cannot be changed, instead of
+            raising an error; `sites` shows them with their `problem`.
 
     Example:
         >>> import sortnet
@@ -75,66 +76,86 @@ def sortify(
         >>> net.get_submodule("layer3.0.fusion")
         Fusion(sum+root)
     """
-    places = survey(model, example)
-    if not places:
-        raise ValueError(
-            f"{type(model).__name__} has no addition where two branches meet; "
-            "a chain of convolutions can be given branches by sortnet.surgery.branch"
-        )
-    selected = chosen([place.site for place in places], where)
-    modules = [_fusion(site, fusion, gate, eps) for site in selected]
-    for site in selected:
-        if site.problem:
-            raise ValueError(
-                f"{site.name} cannot be changed, leave it out by where: "
-                f"its forward could not be traced: {site.problem}"
-            )
-    copy = copied(model)
-    by_site = {place.site: place for place in places}
+    search = find_sites(model, example)
+    if not search.sites:
+        raise ValueError(_no_sites(model, search))
+    selected = select([traced.site for traced in search.sites], where)
+    selected = _changeable(selected, skip_unchangeable)
+    fusions = {site: _create_fusion(site, fusion, gate, eps) for site in selected}
+    copy = copy_model(model)
     for path in dict.fromkeys(site.path for site in selected):
         owner = copy.get_submodule(path)
-        here = [(s, m) for s, m in zip(selected, modules, strict=True) if s.path == path]
-        _change(owner, [(by_site[site], module) for site, module in here], _like(owner, copy))
+        changes = [
+            (traced, fusions[traced.site])
+            for traced in search.sites
+            if traced.site.path == path and traced.site in fusions
+        ]
+        _change(owner, changes, _reference_tensor(owner, copy))
     return copy
 
 
-def _fusion(site: Site, fusion: FusionLike, gate: str | None, eps: float) -> nn.Module:
-    """The fusion for a site; channels that do not come second are moved where it matters."""
+def _no_sites(model: nn.Module, search: Search) -> str:
+    reason = f"{type(model).__name__} has no addition where two branches meet"
+    if search.concatenates:
+        return f"{reason}: it concatenates them; use sortnet.Fusion in its blocks instead"
+    if convolutions(model):
+        return f"{reason}: it is a chain; sortnet.branch gives its convolutions two branches"
+    return reason
+
+
+def _changeable(selected: Sequence[Site], skip: bool) -> list[Site]:
+    """Return the sites that can be changed; raise ValueError if that is not what was asked."""
+    changeable = [site for site in selected if site.problem is None]
+    failed = [site for site in selected if site.problem is not None]
+    if failed and not (skip and changeable):
+        flag = "skip_unchangeable=True (--skip-unchangeable)"
+        advice = f"; {flag} keeps the addition there" if changeable else ""
+        raise ValueError(
+            f"{len(failed)} of {len(selected)} selected sites cannot be changed{advice}: "
+            f"{join_names(failed, 4)} (its forward cannot be traced: {failed[0].problem})"
+        )
+    return changeable
+
+
+def _create_fusion(site: Site, fusion: FusionLike, gate: str | None, eps: float) -> nn.Module:
     if callable(fusion):
-        made = fusion(site.channels)
+        module = fusion(site.channels)
     else:
-        made = Fusion(fusion, block=site.block, eps=eps, gate=gate, channels=site.channels)
-    whole = isinstance(made, Fusion) and made.gate is None
-    return made if whole or site.channel == 1 else Moved(made, site.channel)
+        module = Fusion(fusion, block=site.block, eps=eps, gate=gate, channels=site.channels)
+    elementwise = isinstance(module, Fusion) and module.gate is None
+    if elementwise or site.channel_dim == 1:
+        return module
+    return ChannelDimFusion(module, site.channel_dim)
 
 
-def _like(owner: nn.Module, model: nn.Module) -> Tensor | None:
-    """A tensor of the dtype and on the device that a new parameter should have."""
+def _reference_tensor(owner: nn.Module, model: nn.Module) -> Tensor | None:
+    """Return a tensor with the dtype and device for new parameters."""
     tensors = (*owner.parameters(), *model.parameters())
     return next((tensor for tensor in tensors if tensor.is_floating_point()), None)
 
 
 def _change(
-    owner: nn.Module, changes: Sequence[tuple[Place, nn.Module]], like: Tensor | None
+    owner: nn.Module,
+    changes: Sequence[tuple[TracedSite, nn.Module]],
+    reference: Tensor | None,
 ) -> None:
     attributes = {}
-    for place, module in changes:
-        name = _attribute(owner, place)
-        owner.add_module(name, module.train(owner.training))
-        if like is not None:
-            module.to(like.device, like.dtype)
-        if place.traced is not None:
-            attributes[place.site.index] = name
+    for traced, fusion in changes:
+        name = _attribute(owner, traced)
+        owner.add_module(name, fusion.train(owner.training))
+        if reference is not None:
+            fusion.to(reference.device, reference.dtype)
+        if traced.module is not None:
+            attributes[traced.site.index] = name
     if attributes:
-        found = next(place.traced for place, _ in changes if place.traced is not None)
-        rewire(owner, found, attributes)
+        rewire(owner, next(t.module for t, _ in changes if t.module is not None), attributes)
 
 
-def _attribute(owner: nn.Module, place: Place) -> str:
-    """The fusion's name as a child of the owner: ``fusion``, numbered if there are several."""
-    site = place.site
-    if place.via is not None:
-        return place.via.removeprefix(f"{site.path}." if site.path else "")
+def _attribute(owner: nn.Module, traced: TracedSite) -> str:
+    """Return the fusion's name in its owner: ``fusion``, numbered if there are several."""
+    site = traced.site
+    if traced.fusion_path is not None:
+        return traced.fusion_path.removeprefix(f"{site.path}." if site.path else "")
     name = "fusion" if site.count == 1 else f"fusion{site.index + 1}"
     while hasattr(owner, name):
         name += "_"

@@ -1,4 +1,4 @@
-"""A place where two branches meet, and how places are chosen."""
+"""`Site`, an addition where two branches meet, and how sites are selected by name."""
 
 import difflib
 from collections.abc import Callable, Sequence
@@ -10,21 +10,21 @@ from sortnet.patterns import matches
 
 @dataclass(frozen=True)
 class Site:
-    """A place in a model where two branches of equal shape meet by addition.
+    """An addition in a model where two branches of equal shape meet.
 
     Attributes:
         path: The module whose forward adds, as ``model.get_submodule`` takes it.
-        index: Which of the module's places it is, from 0.
-        count: How many the module has.
-        shortcut: Where the operand comes from that went through fewer layers: x.
-        branch: Where the other one comes from: f.
-        shape: Of both, with the batch first.
-        channel: The dimension of the channels: 1 in images, the last one in tokens.
-        block: What ``sort`` means here: ``branches`` where two branches meet that both end in
-            ReLU, as in section 3.1 of the paper, ``residual`` everywhere else.
-        follows: The operation that takes the result, such as ``relu``.
-        fusion: How they meet by now: ``sum``, unless it was changed before.
-        problem: Why the place cannot be changed, if so.
+        index: The number of the site within the module, from 0.
+        count: How many sites the module has.
+        shortcut: The source of the operand that passed through fewer layers: x.
+        branch: The source of the other operand: f.
+        shape: The shape of both operands, batch first.
+        channel_dim: The dimension of the channels: 1 in images, the last one in tokens.
+        block: What ``sort`` means here: ``branches`` if both operands end in ReLU, as in
+            section 3.1 of the paper, otherwise ``residual``.
+        follows: The operation that uses the result, such as ``relu``.
+        fusion: The current fusion: ``sum`` unless the model has been changed before.
+        problem: Why the site cannot be changed; None if it can.
     """
 
     path: str
@@ -33,7 +33,7 @@ class Site:
     shortcut: str
     branch: str
     shape: tuple[int, ...]
-    channel: int
+    channel_dim: int
     block: str
     follows: str
     fusion: str = "sum"
@@ -41,71 +41,71 @@ class Site:
 
     @property
     def name(self) -> str:
-        """The path, with the number of the place where a module has several: ``blocks.0#2``."""
+        """The path, followed by a number if the module has several sites: ``blocks.0#2``."""
         return (self.path or ".") + (f"#{self.index + 1}" if self.count > 1 else "")
 
     @property
     def channels(self) -> int:
-        """How many channels the branches have."""
-        return self.shape[self.channel]
+        """The number of channels of the branches."""
+        return self.shape[self.channel_dim]
 
     def __str__(self) -> str:
-        met = f"{self.shortcut} + {self.branch}"
+        operands = f"{self.shortcut} + {self.branch}"
         if self.fusion != "sum":
-            met += f" [{self.fusion}]"
+            operands += f" [{self.fusion}]"
         shape = "x".join(map(str, self.shape[1:]))
         problem = f"  cannot be changed: {self.problem}" if self.problem else ""
-        return f"{self.name:<24} {met:<32} then {self.follows:<12} {shape}{problem}".rstrip()
+        return f"{self.name:<24} {operands:<32} then {self.follows:<12} {shape}{problem}".rstrip()
 
 
 class Named(Protocol):
-    """What a pattern can choose: it has a path, and a name that may say more."""
+    """Anything a pattern can select: a site or a convolution."""
 
     @property
     def path(self) -> str:
-        """Where it is in the model."""
+        """The path of its module."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The path, or a more specific name."""
 
 
 T = TypeVar("T", bound=Named)
 
 
-def chosen(places: Sequence[T], where: str | Callable[[T], bool] | None) -> list[T]:
-    """The places that a pattern or a predicate chooses; at least one, or it was a mistake.
+def select(items: Sequence[T], where: str | Callable[[T], bool] | None) -> list[T]:
+    """Return the items that match; raise ValueError if there are none.
 
     Arguments:
-        places: All there are.
-        where: A regular expression or a glob over paths and names, a predicate, or all of them.
+        items: Sites or convolutions.
+        where: A regular expression or a glob over paths and names, a predicate, or None for all.
     """
     if where is None:
-        return list(places)
-    if not isinstance(where, str):
-        found = [place for place in places if where(place)]
-        asked = "the predicate chooses"
+        return list(items)
+    if isinstance(where, str):
+        selected = [item for item in items if _matches(where, item)]
+        reason = f"the pattern {where!r} matches none of"
     else:
-        found = [place for place in places if _matches(where, place)]
-        asked = f"the pattern {where!r} matches"
-    if not found:
-        raise ValueError(f"{asked} none of the places there are: {listed(places)}")
-    return found
+        selected = [item for item in items if where(item)]
+        reason = "the predicate selects none of"
+    if not selected:
+        raise ValueError(f"{reason} {join_names(items)}")
+    return selected
 
 
-def _matches(pattern: str, place: Named) -> bool:
-    return any(matches(pattern, name) for name in {place.path, place.name})
+def _matches(pattern: str, item: Named) -> bool:
+    return any(matches(pattern, name) for name in {item.path, item.name})
 
 
-def listed(places: Sequence[Named], most: int = 8) -> str:
-    """Their names, in one line that can be read."""
-    names = [place.name for place in places]
-    if len(names) > most:
-        names = [*names[: most - 1], "...", names[-1]]
+def join_names(items: Sequence[Named], limit: int = 8) -> str:
+    """Return the names in one line, shortened in the middle if there are many."""
+    names = [item.name for item in items]
+    if len(names) > limit:
+        names = [*names[: limit - 1], "...", names[-1]]
     return ", ".join(names)
 
 
 def close(name: str, names: Sequence[str]) -> str:
-    """A hint at the names that look like a misspelt one."""
+    """Return a hint with the names closest to a misspelled one."""
     found = difflib.get_close_matches(name, names, n=5, cutoff=0.5)
     return f"did you mean {', '.join(found)}?" if found else f"there are {len(names)} others"

@@ -104,7 +104,7 @@ def _compare(path: Path, md5: str, on_progress: OnProgress = no_progress) -> Non
 
 def _reason(path: Path, error: Exception) -> str:
     """Return an error's message without the path at its beginning."""
-    return str(error).removeprefix(str(path)).removeprefix(":").strip()
+    return str(error).removeprefix(f"{path}:").removeprefix(f"{path} ").strip()
 
 
 @dataclass(frozen=True)

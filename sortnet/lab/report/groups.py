@@ -12,6 +12,10 @@ from sortnet.lab.runs.settings import differing, flat
 from sortnet.lab.statistics import Comparison, adjust, compare, summary
 
 Values = Mapping[int, float | None]
+PREFERRED = ("recipe.name", "recipe.scale", "recipe.warm_up", "precision")
+"""Settings that a label names rather than others that tell configurations apart as well."""
+AVOIDED = ("name", "evaluations", "recipe.sections")
+"""Settings that a label names only if no other does."""
 
 
 def key(run: Run) -> str:
@@ -107,10 +111,9 @@ def labels(runs: Sequence[Run]) -> list[str]:
     for run, own in zip(runs, settings, strict=True):
         like = (run.title, data_name(run))
         alike = [s for r, s in zip(runs, settings, strict=True) if (r.title, data_name(r)) == like]
-        differ = differing(alike)
-        if "recipe.scale" in differ:
-            differ = [name for name in differ if name != "recipe.sections"]
-        names.append(" · ".join([run.title, *(_setting(n, own.get(n)) for n in differ)]))
+        names.append(
+            " · ".join([run.title, *(_setting(n, own.get(n)) for n in _telling(own, alike))])
+        )
     times = Counter(names)
     return [
         f"{name} · {data_name(run)}" if times[name] > 1 else name
@@ -118,11 +121,24 @@ def labels(runs: Sequence[Run]) -> list[str]:
     ]
 
 
+def _telling(own: Mapping[str, str], alike: Sequence[Mapping[str, str]]) -> list[str]:
+    """Return few settings that tell a configuration from those with the same title."""
+    differ = sorted(differing(alike), key=lambda n: (n in AVOIDED) - (n in PREFERRED))
+    left, found = [other for other in alike if other != own], []
+    while left:
+        name = max(differ, key=lambda n: sum(o.get(n) != own.get(n) for o in left))
+        found.append(name)
+        left = [other for other in left if other.get(name) == own.get(name)]
+    return sorted(found, key=differ.index)
+
+
 def _setting(name: str, value: str | None) -> str:
     if name in ("data", "name"):
         return value or "none"
     if name == "recipe.scale":
         return f"x{value}"
+    if name == "recipe.name":
+        return f"recipe {value}"
     return f"{name.rpartition('.')[2]} {value or 'none'}"
 
 

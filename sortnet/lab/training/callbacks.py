@@ -85,14 +85,15 @@ class Terminal(Callback):
         )
         self.figures = ""
         self.timer = StepTimer()
-        self.shown: float | None = None
+        self.shown = 0.0
+        self.estimated = False
 
     def start(self, title: str, step: int, steps: int) -> None:
         """Show the bar."""
         self.title, self.steps = title, steps
         self.bar = self.progress.add_task(title, total=steps, completed=step, figures="")
         self.progress.start()
-        self.shown = None
+        self.shown, self.estimated = time.monotonic(), False
         self.timer.start(title, step, steps)
 
     def step(self, step: int, images: int) -> None:
@@ -106,13 +107,12 @@ class Terminal(Callback):
         if self.console.is_terminal:
             self.progress.update(self.bar, completed=step, figures=text)
         elif text and self._line_is_due():
-            self.shown = time.monotonic()
+            self.shown, self.estimated = time.monotonic(), True
             self.note(f"{self.title}: step {step} of {self.steps}, {text}")
 
     def _line_is_due(self) -> bool:
-        if self.shown is None:
-            return len(self.timer.durations) >= ESTIMATE
-        return time.monotonic() - self.shown > PAUSE
+        first = not self.estimated and len(self.timer.durations) >= ESTIMATE
+        return first or time.monotonic() - self.shown > PAUSE
 
     def row(self, row: Row) -> None:
         """Keep the figures of training for the bar; print those of an evaluation."""

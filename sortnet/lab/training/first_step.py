@@ -33,7 +33,8 @@ def header(trainer: "Trainer") -> list[str]:
     sizes = ", ".join(f"{len(s):,} {name}" for name, s in splits.items() if s is not None)
     epochs = recipe.steps * recipe.batch / len(dataset.train)
     processes = trainer.distributed.size
-    count = f"{torch.get_num_threads()} threads" if machine.device.type == "cpu" else ""
+    threads = torch.get_num_threads()
+    count = f"{threads} thread{'s' * (threads != 1)}" if machine.device.type == "cpu" else ""
     many = f"{processes} processes" if processes > 1 else ""
     where = ", ".join(filter(None, (str(machine.device), many, count, machine.precision)))
     return [

@@ -2,6 +2,7 @@
 
 const ROWS = 13; // of the table of values
 const COLUMNS = 12;
+const LISTED = 8; // configurations named as having no curve
 const KEYS = "Drag over a stretch to see it closer, double-click to see all. With the chart in focus: "
   + "wheel or + and − zoom, arrow keys read off values, Shift and arrow keys move, Esc shows all.";
 
@@ -102,17 +103,22 @@ class Curves {
       el("div", { class: "head" }, el("h3", {}, plural(runs.length, "run")),
         el("button", { type: "button", click: () => all(true) }, "All"),
         el("button", { type: "button", click: () => all(false) }, "None")),
-      el("ul", {}, groups.map((group, g) => {
-        const ids = group.runs.map((i) => runs[i].id);
-        const input = el("input", { type: "checkbox", "data-group": g,
-          change: () => this.toggle(ids, input.checked) });
-        this.boxes.push({ input, ids });
-        const seeds = group.runs.map((i) =>
-          one(i, `${group.label}, seed ${runs[i].seed}`, String(runs[i].seed)));
-        return el("li", { pointerenter: () => this.emphasise(g), pointerleave: () => this.emphasise(null) },
-          el("label", { class: "tick" }, input, swatch(g), name(group.label)),
-          ids.length > 1 ? el("span", { class: "seeds" }, el("small", {}, "seeds"), seeds) : null);
-      })));
+      ...dataSets(this.data).flatMap((set, _, sets) => [
+        sets.length > 1 ? el("h4", {}, name(set)) : "",
+        el("ul", {}, groups.map((group, g) => (group.data === set ? this.item(group, g, one) : null)))]));
+  }
+
+  item(group, g, one) {
+    const { runs } = this.data;
+    const ids = group.runs.map((i) => runs[i].id);
+    const input = el("input", { type: "checkbox", "data-group": g,
+      change: () => this.toggle(ids, input.checked) });
+    this.boxes.push({ input, ids });
+    const seeds = group.runs.map((i) =>
+      one(i, `${group.label}, seed ${runs[i].seed}`, String(runs[i].seed)));
+    return el("li", { pointerenter: () => this.emphasise(g), pointerleave: () => this.emphasise(null) },
+      el("label", { class: "tick" }, input, swatch(g), name(group.label)),
+      ids.length > 1 ? el("span", { class: "seeds" }, el("small", {}, "seeds"), seeds) : null);
   }
 
   toggle(ids, on) {
@@ -181,10 +187,21 @@ class Curves {
     const what = plural(lines.length, mean ? "curve" : "run");
     const unit = metric.endsWith("error") ? `${metric}, %,` : metric;
     this.chart.show(lines, { log, metric, unit, title: `${metric} over steps, ${what}` });
-    this.empty.textContent = this.data.runs.some((run) => run.curves[metric])
-      ? lines.length ? "" : "No run is switched on."
-      : `No run has a ${metric}${metric.startsWith("validation") ? ": none was trained with a validation split" : ""}.`;
+    const drawable = this.data.runs.some((run) => run.curves[metric]);
+    this.empty.textContent = drawable && !lines.length ? "No run is switched on." : this.lacking(metric);
     this.tabulate();
+  }
+
+  // Which runs cannot be drawn, and why.
+  lacking(metric) {
+    const { groups, runs } = this.data;
+    const without = groups.filter((group) => !group.runs.some((i) => runs[i].curves[metric]));
+    if (!without.length) return "";
+    const reason = metric.startsWith("validation") ? ": trained without a validation split, or too short" : "";
+    if (without.length === groups.length) return `No run has a ${metric}${reason}.`;
+    const names = without.slice(0, LISTED).map((group) => group.label);
+    const more = without.length - names.length;
+    return `No ${metric}${reason}: ${names.join("; ")}${more ? `; and ${more} more` : ""}.`;
   }
 
   // The same as numbers

@@ -65,7 +65,7 @@ const moment = (seconds) => {
   return Number.isNaN(date.getTime()) ? NONE : date.toLocaleString("en-GB", CLOCK);
 };
 
-// Parts that come again
+// Repeated parts
 
 const name = (text, attributes = {}) => el("bdi", attributes, text);
 const swatch = (group) =>
@@ -80,18 +80,47 @@ const stroke = (group) => ({
 });
 
 // A table that scrolls by itself where it is too wide. Columns: {title, number, class, note}.
-function table(caption, columns, bodies, attributes = {}) {
-  const heading = columns.map((column) =>
-    el("th", { scope: "col", class: column.number ? "number" : null, title: column.note },
-      column.title));
+// If `sortable`, a click on a heading sorts the rows, or the bodies if there are several.
+function table(caption, columns, bodies, { sortable = false, ...attributes } = {}) {
+  const sort = (i) => () => {
+    const last = SORTED.get(caption);
+    SORTED.set(caption, { column: i, down: last?.column === i && !last.down });
+    order(inner, SORTED.get(caption));
+  };
+  const heading = columns.map(({ title, number, note }, i) =>
+    el("th", { scope: "col", class: number ? "number" : null, title: note },
+      sortable && title ? el("button", { type: "button", class: "sort", click: sort(i) }, title) : title));
   const inner = el("table", attributes,
     el("caption", { class: "hidden" }, caption),
     el("thead", {}, el("tr", {}, heading)),
     bodies);
+  if (sortable && SORTED.has(caption)) order(inner, SORTED.get(caption));
   const around = el("div", { class: "scroll", role: "group", "aria-label": caption }, inner);
   reach.observe(around);
   return around;
 }
+
+const SORTED = new Map(); // by caption, so that a table that is drawn anew keeps its order
+
+// A cell's value is that of its <data>, or its text; numbers come before texts, nothing comes last.
+function order(inner, { column, down }) {
+  const bodies = [...inner.tBodies];
+  const items = bodies.length > 1 ? bodies : [...(bodies[0]?.rows ?? [])];
+  const keyed = items.map((item) => {
+    const cell = (item.rows ? item.rows[0] : item).cells[column];
+    const text = cell.querySelector("data")?.value ?? cell.textContent;
+    const number = Number.parseFloat(text.replace("−", "-").replaceAll(",", ""));
+    return { item, number, text, rank: text === NONE ? 2 : Number.isNaN(number) ? 1 : 0 };
+  });
+  const compare = (a, b) => (a.rank ? a.text.localeCompare(b.text) : a.number - b.number) * (down ? -1 : 1);
+  keyed.sort((a, b) => a.rank - b.rank || compare(a, b));
+  for (const { item } of keyed) item.parentNode.append(item);
+  [...inner.tHead.rows[0].cells].forEach((cell, i) =>
+    i === column ? cell.setAttribute("aria-sort", down ? "descending" : "ascending") : cell.removeAttribute("aria-sort"));
+}
+
+// What is shown as one text and sorted by another.
+const valued = (value, content) => (value === null || value === undefined ? content : el("data", { value }, content));
 
 // What is too wide can be reached with the keyboard, to be scrolled.
 const reach = new ResizeObserver((entries) => {

@@ -1,6 +1,6 @@
 // The page as a whole, and how it stays up to date when it is served.
 
-const PAUSE = 3000; // milliseconds between two looks at what is new
+const PAUSE = 3000; // milliseconds between two requests for new data
 
 function section(id, title, ...children) {
   return el("section", { id, "aria-labelledby": `${id}-title` },
@@ -30,9 +30,9 @@ function faults(data) {
 
 const footer = (data) => el("footer", { class: "quiet" },
   `Made by sortnet ${data.version}, ${moment(Date.parse(data.made) / 1000)}. `
-  + "Curves of many points are thinned to the least and largest value of each stretch.");
+  + "Long curves are reduced to the minimum and maximum of each stretch.");
 
-// What a part shows decides whether it is made anew: what did not change keeps focus and scrolling.
+// A part is drawn again only if what it shows has changed: otherwise it keeps focus and scrolling.
 const PARTS = [
   ["header", masthead, (d) => [d.title, d.runs.map((run) => run.ended)]],
   ["faults", faults, (d) => d.faults],
@@ -46,17 +46,58 @@ const PARTS = [
   ["footer", footer, (d) => d.made],
 ];
 
+// The same contents with the runs of one data set only.
+function within(data, set) {
+  if (set === null) return data;
+  const chosen = data.groups.map((group, g) => ({ group, g })).filter(({ group }) => group.data === set);
+  const kept = chosen.flatMap(({ group }) => group.runs);
+  return {
+    ...data,
+    runs: kept.map((i) => data.runs[i]),
+    groups: chosen.map(({ group }) => ({ ...group, runs: group.runs.map((i) => kept.indexOf(i)) })),
+    differences: { ...data.differences, values: chosen.map(({ g }) => data.differences.values[g]) },
+  };
+}
+
 class Page {
   constructor(data) {
     this.state = { answers: null };
+    this.only = null;
+    this.filter = el("div", { class: "filter" });
     this.seen = new Map();
     this.places = new Map(PARTS.map(([part]) => [part, el("div", { class: "part" })]));
     this.curves = new Curves(data);
     this.places.get("curves").append(this.curves.element);
     this.nav = el("nav", { "aria-label": "Sections" });
     const [header, ...rest] = [...this.places.values()];
-    document.body.prepend(el("main", {}, header, this.nav, rest));
-    this.show(data);
+    document.body.prepend(el("main", {}, header, this.nav, this.filter, rest));
+    this.update(data);
+  }
+
+  // The data set to which the page is limited; null shows all.
+  choose(data) {
+    const sets = dataSets(data);
+    if (!sets.includes(this.only)) this.only = null;
+    if (sets.length < 2) return this.filter.replaceChildren();
+    const choice = (set, text) => {
+      const input = el("input", { type: "radio", name: "data", value: set ?? "", change: () => {
+        this.only = set;
+        this.update(this.all);
+      } });
+      input.checked = set === this.only;
+      return el("label", {}, input, el("span", {}, name(text)));
+    };
+    return this.filter.replaceChildren(el("fieldset", { class: "segments" },
+      el("legend", { class: "hidden" }, "Data set"), choice(null, "all data sets"), sets.map((set) => choice(set, set))));
+  }
+
+  update(data) {
+    const sets = JSON.stringify(dataSets(data));
+    if (sets !== this.sets) this.choose(data);
+    [this.all, this.sets] = [data, sets];
+    const chosen = within(data, this.only);
+    this.show(chosen);
+    this.curves.update(chosen);
   }
 
   show(data) {
@@ -88,8 +129,7 @@ class Page {
       if (answer.status === 200) {
         const data = await answer.json();
         stamp = data.stamp;
-        this.show(data);
-        this.curves.update(data);
+        this.update(data);
       } else if (answer.status !== 204) throw new Error(await answer.text());
       told("Kept up to date.");
     } catch (error) {

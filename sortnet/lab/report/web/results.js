@@ -34,29 +34,35 @@ function useful(data) {
   return RESULTS.map((_, i) => i).filter((i) => shown[i]);
 }
 
+const dataSets = (data) => [...new Set(data.groups.map((group) => group.data))];
+
 function results(data) {
   const used = useful(data);
+  const sets = dataSets(data);
   const beside = data.groups.filter((group) => group.paper.length);
   const odd = beside.filter((group) => !group.paper[0].same_schedule);
   const scales = distinct(odd.map((group) => group.scale));
   const printed = beside.length > 0;
   const note = odd.length === 0 ? null
     : el("p", { class: "remark" }, `${odd.length === beside.length ? "All" : "Some"} of the paper’s numbers stand beside `
-      + `runs of another schedule, of ${scales.map((s) => `${short(100 * s)} %`).join(", ")} of the paper’s length: `
-      + "they are there for orientation, and a difference from them is no failure to repeat them.");
+      + `runs with another schedule, of ${scales.map((s) => `${short(100 * s)} %`).join(", ")} of the paper’s length: `
+      + "they are for orientation only.");
   return section("results", "Results",
     note,
-    table("Results by configuration and run", used.map((i) => RESULTS[i]),
-      data.groups.map((group, g) => configuration(data, group, g, used)), { class: "results" }),
-    el("p", { class: "quiet" }, "Errors on the test images, which were looked at once, after training. "
+    sets.map((set) => [
+      sets.length > 1 ? el("h3", {}, name(set)) : null,
+      table(`Results on ${set} by configuration and run`, used.map((i) => RESULTS[i]),
+        data.groups.map((group, g) => (group.data === set ? configuration(data, group, g, used) : null)),
+        { class: "results", sortable: true })]),
+    el("p", { class: "quiet" }, "Errors on the test set, which is evaluated once, after training. "
       + "± is the standard deviation over seeds. Against the sum: the mean difference on the same seeds "
       + "and its 95 % interval, which is that of one comparison alone; p is that of a paired t-test, corrected by "
-      + "Holm’s method for all comparisons of this table. Fewer than three seeds decide nothing; runs no better than chance are not compared."
+      + "Holm’s method for all comparisons on this page. Fewer than three seeds decide nothing; runs no better than chance are not compared."
       + (printed ? " In the strips: ● a seed, | the mean, ◇ the paper." : " In the strips: ● a seed, | the mean.")));
 }
 
 function configuration(data, group, g, used) {
-  const gain = group.gain === null ? NONE : [signed(group.gain.mean), el("small", {}, ` ${certainty(group.gain)}`)];
+  const gain = group.gain === null ? NONE : [signed(group.gain.mean), " ", el("small", { class: "under" }, certainty(group.gain))];
   const stacked = (texts) => (texts.length ? texts.map((text) => el("div", {}, text)) : NONE);
   const several = group.runs.length > 1;
   const only = data.runs[group.runs[0]];
@@ -69,7 +75,8 @@ function configuration(data, group, g, used) {
     label, el("strong", {}, spread(group.error)), strip(data, group, g), gain,
     stacked(group.paper.map((p) => [p.value === null ? "no convergence" : fixed(p.value), el("small", {}, ` ${p.place}`)]).map((parts) => el("span", {}, parts))),
     stacked(group.error ? group.paper.filter((p) => p.value !== null).map((p) => signed(group.error.mean - p.value)) : []),
-    fixed(group.error5?.mean), schedule(group.scale), count(only.total), duration(group.seconds?.mean),
+    fixed(group.error5?.mean), valued(group.scale, schedule(group.scale)), count(only.total),
+    valued(group.seconds?.mean, duration(group.seconds?.mean)),
   ], { class: "group" });
   const each = several ? group.runs.map((i) => member(data.runs[i], line)) : [];
   return el("tbody", {}, head, each);
@@ -124,19 +131,36 @@ function claims(data) {
         el("span", { class: `verdict v${Object.keys(SIGNS).indexOf(claim.verdict)}` },
           el("span", { "aria-hidden": "true" }, SIGNS[claim.verdict]), ` ${claim.verdict}`),
         name(claim.figures),
-      ]))), { class: "claims" }));
+      ]))), { class: "claims", sortable: true }));
+}
+
+const WIDE = 6; // settings that a table has a column for
+
+function frequent(texts) {
+  const times = new Map();
+  for (const text of texts) times.set(text, (times.get(text) ?? 0) + 1);
+  return [...times].sort((a, b) => b[1] - a[1])[0]?.[0];
 }
 
 function differences(data) {
   const { names, values, same } = data.differences;
   if (!data.groups.length) return null;
+  const label = (g) => [swatch(g), name(data.groups[g].label)];
   const columns = [{ title: "configuration" }, ...names.map((text) => ({ title: name(text, { class: "code" }) }))];
   const settings = [{ title: "setting" }, { title: "value" }];
+  const brief = [{ title: "configuration" }, { title: "differs from the most frequent settings in" }];
+  const usual = names.map((_, i) => frequent(values.map((cells) => cells[i])));
+  const unusual = (cells) => names.flatMap((text, i) =>
+    (cells[i] === usual[i] ? [] : [el("span", { class: "setting" }, name(text, { class: "code" }), " ", name(cells[i]))]));
   return section("settings", "Configurations",
-    names.length
-      ? table("What differs between configurations", columns, el("tbody", {}, values.map((cells, g) =>
-        row(columns, [[swatch(g), name(data.groups[g].label)], ...cells.map((cell) => name(cell))]))))
-      : el("p", { class: "quiet" }, "There is only one."),
+    names.length === 0 ? el("p", { class: "quiet" }, "There is only one.")
+      : names.length <= WIDE
+        ? table("What differs between configurations", columns, el("tbody", {}, values.map((cells, g) =>
+          row(columns, [label(g), ...cells.map((cell) => name(cell))]))), { sortable: true })
+        : [table("What differs between configurations", brief, el("tbody", {}, values.map((cells, g) =>
+          row(brief, [label(g), unusual(cells)]))), { class: "settings", sortable: true }),
+        details("usual", "The most frequent settings", table("The most frequent settings", settings,
+          el("tbody", {}, names.map((text, i) => row(settings, [name(text, { class: "code" }), name(usual[i])])))))],
     details("same", `${plural(same.length, "setting")} the same in all`,
       table("Settings that are the same in all", settings, el("tbody", {}, same.map(([key, value]) =>
         row(settings, [name(key, { class: "code" }), name(value)]))))));
@@ -149,6 +173,6 @@ function cost(data) {
     data.cost.map(({ title, heading, rows }, i) => {
       const columns = heading.map((text, k) => ({ title: text, number: k > 0 && text !== "" }));
       return details(`cost${i}`, title, table(title, columns,
-        el("tbody", {}, rows.map((cells) => row(columns, cells)))));
+        el("tbody", {}, rows.map((cells) => row(columns, cells))), { sortable: true }));
     }));
 }

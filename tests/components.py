@@ -1,0 +1,13 @@
+"""Programs of other projects that some tests need: a browser, SLURM."""
+
+import os
+from typing import NoReturn
+
+import pytest
+
+
+def absent(reason: str) -> NoReturn:
+    """Skip a test whose program is missing; fail where `.ci/run` says that all are installed."""
+    if "SORTNET_REQUIRE_COMPONENTS" in os.environ:
+        pytest.fail(reason)
+    pytest.skip(reason)

@@ -1,0 +1,210 @@
+"""Grids of runs on a real SLURM of two nodes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster import NODES, Cluster, cluster, missing, until
+from components import absent
+
+from sortnet import files
+from sortnet.cli import main
+from sortnet.lab import runs
+from sortnet.lab.sweep import slurm as engine
+from sortnet.lab.training import checkpoint
+
+COMMAND = """
+import sys
+from dataclasses import replace
+from sortnet.cli import main
+from sortnet.lab.experiments.definitions import EXPERIMENTS, Cell, Experiment
+from sortnet.lab.recipes import LENET, Section
+from sortnet.lab.runs import Run
+recipe = replace(LENET, sections=(Section(1e-2, 300),), batch=4)
+cells = [Cell(str(i), "a", Run("lenet", recipe, name=f"run{i}")) for i in range(6)]
+EXPERIMENTS["six"] = Experiment("six", "Six", tuple(cells))
+recipe = replace(LENET, sections=(Section(1e-2, 100_000),), batch=4)
+EXPERIMENTS["long"] = Experiment("long", "Long", (Cell("a", "a", Run("lenet", recipe)),))
+arguments = ["--size", "paper", "--seeds", "1", "--device", "cpu", "--precision", "float32"]
+sys.exit(main(["reproduce", *sys.argv[1:], *arguments]))
+"""
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Cluster]:
+    if programs := missing():
+        absent(f"{', '.join(programs)} not found (Debian: apt install slurm-wlm munge)")
+    with cluster() as started:
+        yield started
+
+
+def start(experiment: str, out: Path, *more: str, slurm: Cluster) -> "subprocess.Popen[str]":
+    """Start `sortnet reproduce` on the cluster, or at home."""
+    command = [sys.executable, "-c", COMMAND, experiment, "--out", str(out), *more]
+    variables = {"SLURM_CONF": str(slurm.configuration), "SORTNET_KERNELS": "plain"}
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | variables | {"COLUMNS": "200"},
+    )
+
+
+def ended(process: "subprocess.Popen[str]") -> tuple[int, list[str]]:
+    """Wait for a command; return its exit code and its messages."""
+    _, said = process.communicate(timeout=400)
+    return process.returncode, said.splitlines()
+
+
+def outcome(directory: Path) -> dict[str, str]:
+    """All that must not depend on where and in how many lives a run was trained."""
+    result = json.loads((directory / "result.json").read_bytes())
+    plain = {name: result[name] for name in result if name not in ("seconds", "sha256")}
+    names = ("model.safetensors", "metrics.jsonl")
+    return {name: files.digest((directory / name).read_bytes()) for name in names} | {
+        "result": json.dumps(plain)
+    }
+
+
+def queue(slurm: Cluster) -> dict[str, tuple[str, str]]:
+    """Return the state and the node of every element in the queue."""
+    lines = slurm.run("squeue", "-h", "-r", "-o", "%i|%T|%N").splitlines()
+    return {element: (state, node) for element, state, node in (x.split("|") for x in lines)}
+
+
+def hold(*directories: Path) -> None:
+    """Stop the processes that train some runs in the middle of them."""
+    waiting = set(directories)
+
+    def held() -> bool:
+        for directory in list(waiting):
+            if any(row["step"] >= 3 for row in runs.rows(directory)):
+                os.kill(trainer(directory), signal.SIGSTOP)
+                assert not (directory / "result.json").exists()
+                waiting.remove(directory)
+        return not waiting
+
+    until(held)
+
+
+def trainer(directory: Path) -> int:
+    """Return the process that trains a run."""
+    return int(json.loads((directory / "lock").read_text())["process"])
+
+
+def lives(directory: Path) -> list[str]:
+    return [str(event["event"]) for event in runs.events(directory)]
+
+
+def test_a_disturbed_grid_on_two_nodes_is_the_one_at_home(tmp_path: Path, slurm: Cluster) -> None:
+    """The command is left, a node dies, an element's time is up, another one is preempted."""
+    out = tmp_path / "cluster"
+    options = ["--on", "slurm", "--cpus", "2", "--memory", "1GB", "--setup", "export GIVEN=1"]
+    command = start("six", out, *options, slurm=slurm)
+    until(lambda: sum(state == "RUNNING" for state, _ in queue(slurm).values()) == 2)
+    command.send_signal(signal.SIGINT)
+    code, said = ended(command)
+    assert code == 130
+    assert said[0] == "submitted 6 runs as job 1"
+    assert said[-1].startswith("sortnet: left with 0 of 6 runs ended, SLURM trains the others; ")
+    placed = json.loads((out / ".slurm/jobs.json").read_text())
+    assert sorted(placed.values()) == [f"1_{i}" for i in range(6)]
+    killed, timed, preempted, *_ = (out / key for key in placed)
+
+    on = {node: element for element, (state, node) in queue(slurm).items() if state == "RUNNING"}
+    assert on == {NODES[0]: "1_0", NODES[1]: "1_1"}
+    hold(killed, timed)
+    slurm.kill_node(NODES[0])
+    until(lambda: queue(slurm)["1_0"] != ("RUNNING", NODES[0]))
+
+    slurm.run("scancel", "--signal=USR2", "1_1")  # as SLURM does before the time is up
+    os.kill(trainer(timed), signal.SIGCONT)
+    until(lambda: queue(slurm)["1_1"][0] == "PENDING")
+    assert lives(timed) == ["start", "stop"]
+
+    hold(preempted)
+    urgent = ["--partition=urgent", "--cpus-per-task=2", "--wrap=true"]
+    slurm.run("sbatch", *urgent, f"--output={tmp_path}/urgent")
+    until(lambda: queue(slurm)["1_2"][0] in ("COMPLETING", "PENDING"))
+    slurm.start_node(NODES[0])
+
+    code, said = ended(start("six", out, *options, slurm=slurm))
+    assert code == 0, said
+    assert said[0] == "attached to 6 runs as job 1"
+    assert not any("submitted" in line for line in said)
+    assert lives(killed).count("start") + lives(killed).count("resume") == 2
+    for directory in (timed, preempted):
+        assert lives(directory) == ["start", "stop", "resume", "finish"]
+
+    home = tmp_path / "home"
+    code, said = ended(start("six", home, slurm=slurm))
+    assert code == 0, said
+    for key in placed:
+        assert outcome(out / key) == outcome(home / key)
+
+
+def test_canceling_keeps_checkpoints_and_a_signal_of_two_processes(
+    tmp_path: Path, slurm: Cluster
+) -> None:
+    """Two GPUs, which are none, train a run under torchrun; both processes save."""
+    directory = tmp_path / "digits/lenet/seed0"
+    options = ["--on", "slurm", "--gpus", "2"]
+    command = start("long", tmp_path, *options, slurm=slurm)
+    until(lambda: any(row["step"] >= 200 for row in runs.rows(directory)))
+    canceled = start("long", tmp_path, *options, "--cancel", slurm=slurm)
+    assert ended(canceled) == (0, [])
+    code, said = ended(command)
+    assert code == 1
+    assert said[-1].startswith("sortnet: 1 of 1 runs could not be trained, first digits/lenet/")
+    assert queue(slurm) == {}
+    assert lives(directory) == ["start", "stop"]
+    newest, damaged = checkpoint.latest(directory / "checkpoints")
+    assert newest is not None
+    assert not damaged
+    assert newest.step == runs.events(directory)[-1]["step"] >= 200
+    assert files.holder(directory / "lock") is None
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--partition", "none"], "SLURM refuses the job: invalid partition specified: none; "),
+        (["--memory", "much"], "SLURM refuses the job: Invalid --mem specification"),
+    ],
+)
+def test_a_refused_job_is_one_line(
+    options: list[str],
+    says: str,
+    tmp_path: Path,
+    slurm: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("SLURM_CONF", str(slurm.configuration))
+    given = ["--only", "digits/lenet-*", "--out", str(tmp_path), "--on", "slurm"]
+    assert main(["reproduce", "table1", *given, *options]) == 2
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if x.strip()]
+    assert line.startswith(f"sortnet: {says}")
+    assert not list((tmp_path / ".slurm").glob("*.pkl"))
+
+
+def test_what_is_missing_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["reproduce", "table1", "--out", str(tmp_path)]
+    assert main([*command, "--partition", "gpu"]) == 2
+    assert capsys.readouterr().err == "sortnet: --partition is for --on slurm\n"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert main([*command, "--on", "slurm"]) == 2
+    assert "there is no SLURM here: sbatch is not on the PATH" in capsys.readouterr().err
+    monkeypatch.setattr(engine, "find_spec", lambda name: None)
+    assert main([*command, "--on", "slurm", "--cancel"]) == 2
+    said = capsys.readouterr().err
+    assert said == "sortnet: --on slurm needs submitit: pip install 'sortnet[slurm]'\n"
+    assert not list(tmp_path.iterdir())
