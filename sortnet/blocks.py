@@ -301,8 +301,6 @@ class Subsample(nn.Module):
 
 def shortcut(downsample: nn.Module, x: Tensor) -> Tensor | Branch:
     """Compute ``downsample(x)``, except for a last step that the fusion can compute."""
-    if isinstance(downsample, nn.Identity):
-        return x
     if isinstance(downsample, Subsample):
         return Subsampled(downsample, x)
     return defer_batch_norm(downsample, x)

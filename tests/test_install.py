@@ -100,9 +100,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def run(*command: str | Path, home: Path) -> subprocess.CompletedProcess[str]:
     env = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
-    return subprocess.run(
-        command, cwd=home, env=env, capture_output=True, text=True, check=False, timeout=120
-    )
+    return subprocess.run(command, cwd=home, env=env, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="packages are linked")

@@ -82,15 +82,8 @@ def resnet(
                     nn.Conv2d(in_channels, out_channels, 1, stride, bias=False),
                     nn.BatchNorm2d(out_channels),
                 )
-            blocks.append(
-                block(
-                    in_channels,
-                    width,
-                    stride,
-                    options.make_fusion(out_channels, "residual"),
-                    downsample,
-                )
-            )
+            fusion = options.make_fusion(out_channels, "residual")
+            blocks.append(block(in_channels, width, stride, fusion, downsample))
             in_channels = out_channels
         stages[f"layer{i + 1}"] = nn.Sequential(*blocks)
     network = _with_classifier(options, stages, in_channels)
