@@ -95,9 +95,9 @@ class Schedule:
     scale: float = 1.0
     """Length of training relative to the paper's schedule: 0.1 is a tenth of it."""
     steps: int | None = None
-    """Length of training in steps, instead of --scale."""
+    """Length of training in steps."""
     epochs: float | None = None
-    """Length of training in epochs, instead of --scale."""
+    """Length of training in epochs."""
     rate: float | None = None
     """Initial learning rate; later ones keep their ratio to it."""
     batch: int | None = None
