@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds after which something that should happen is taken to have failed."""
 NODES = ("node1", "node2")
 CONFIGURATION = """

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -83,6 +84,12 @@ def queue(slurm: Cluster) -> dict[str, tuple[str, str]]:
     return {element: (state, node) for element, state, node in (x.split("|") for x in lines)}
 
 
+def state(slurm: Cluster, element: str) -> str:
+    """Return the state of an element that is in the queue."""
+    until(lambda: element in queue(slurm))
+    return queue(slurm).get(element, ("?", ""))[0]
+
+
 def hold(*directories: Path) -> None:
     """Stop the processes that train some runs in the middle of them."""
     waiting = set(directories)
@@ -110,53 +117,48 @@ def lives(directory: Path) -> list[str]:
 def test_a_disturbed_grid_on_two_nodes_is_the_one_at_home(tmp_path: Path, slurm: Cluster) -> None:
     """The command is left, a node dies, an element's time is up, another one is preempted."""
     out = tmp_path / "cluster"
-    options = [
-        "--cpus",
-        "2",
-        "--memory",
-        "1GB",
-        "--setup",
-        f"echo $SLURM_JOB_ID >> {tmp_path}/ids",
-    ]
+    killed, timed, preempted, *_ = (out / cell.run.id for cell in SIX)
+    options = ["--cpus", "2", "--memory", "1GB", "--setup", f"echo >> {tmp_path}/lives"]
     command = start("six", out, *options, slurm=slurm)
     until(lambda: sum(state == "RUNNING" for state, _ in queue(slurm).values()) == 2)
     command.send_signal(signal.SIGINT)
+    hold(killed, timed)
     code, said = ended(command)
     assert code == 130
-    assert said[0] == "submitted 6 runs as job 1"
     assert said[-1].startswith("sortnet: left with 0 of 6 runs ended, SLURM trains the others; ")
     placed = json.loads((out / ".slurm/jobs.json").read_text())
-    assert sorted(placed.values()) == [f"1_{i}" for i in range(6)]
-    killed, timed, preempted, *_ = (out / key for key in placed)
+    first, second, third, *_ = placed.values()
+    job = first.partition("_")[0]
+    assert list(placed.items()) == [(cell.run.id, f"{job}_{i}") for i, cell in enumerate(SIX)]
+    assert said[0] == f"submitted 6 runs as job {job}"
 
     on = {node: element for element, (state, node) in queue(slurm).items() if state == "RUNNING"}
-    assert on == {NODES[0]: "1_0", NODES[1]: "1_1"}
-    hold(killed, timed)
+    assert on == {NODES[0]: first, NODES[1]: second}
     slurm.kill_node(NODES[0])
-    until(lambda: queue(slurm)["1_0"] != ("RUNNING", NODES[0]))
+    until(lambda: state(slurm, first) not in ("RUNNING", "COMPLETING"))
 
-    log = out / ".slurm/1_1_0_log.err"
-    with slurm.signaling("1_1", "USR2"):  # as SLURM does before the time is up
+    log = out / f".slurm/{second}_0_log.err"
+    with slurm.signaling(second, "USR2"):  # as SLURM does before the time is up
         until(lambda: "Caught signal SIGUSR2" in log.read_text())
     os.kill(trainer(timed), signal.SIGCONT)
-    until(lambda: queue(slurm)["1_1"][0] == "PENDING")
+    until(lambda: state(slurm, second) == "PENDING")
     assert lives(timed) == ["start", "stop"]
 
     hold(preempted)
     urgent = ["--partition=urgent", "--cpus-per-task=2", "--wrap=true"]
     slurm.run("sbatch", *urgent, f"--output={tmp_path}/urgent")
-    until(lambda: queue(slurm)["1_2"][0] in ("COMPLETING", "PENDING"))
+    until(lambda: state(slurm, third) in ("COMPLETING", "PENDING"))
     slurm.start_node(NODES[0])
 
     code, said = ended(start("six", out, *options, slurm=slurm))
     assert code == 0, said
-    assert said[0] == "attached to 6 runs as job 1"
+    assert re.fullmatch(rf"attached to \d runs as job {job}", said[0])
     assert not any("submitted" in line for line in said)
     assert lives(killed).count("start") + lives(killed).count("resume") == 2
     for directory in (timed, preempted):
         assert lives(directory) == ["start", "stop", "resume", "finish"]
 
-    assert len((tmp_path / "ids").read_text().split()) == 6 + 3  # every life was set up
+    assert (tmp_path / "lives").read_text() == "\n" * (6 + 3)  # every life was set up
     for cell in SIX:
         run = cell.run
         process.work(Job(run.id, run.as_json(), str(tmp_path / "home"), "data", "cpu"))
