@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-PATIENCE = 120.0
+PATIENCE = 300.0
 """Seconds after which something that should happen is taken to have failed."""
 NODES = ("node1", "node2")
 CONFIGURATION = """
@@ -118,26 +118,37 @@ class Cluster:
         until(lambda: self.run(*asked).strip() in ("idle", "mixed", "allocated"))
 
     def _daemon(self, program: str, *arguments: str, as_: str | None = None) -> None:
-        log = (self.root / f"{as_ or program}.out").open("ab")
-        with log:
-            self.daemons[as_ or program] = subprocess.Popen(
+        name = as_ or program
+        with (self.root / f"{name}.out").open("ab") as log:
+            self.daemons[name] = subprocess.Popen(
                 [str(_program(program)), *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={
-                    **os.environ,
-                    "SLURM_CONF": str(self.configuration),
-                    "SLURMD_NODENAME": as_ or "",
-                },
+                env=self.variables | {"SLURMD_NODENAME": name},
             )
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment of its clients."""
+        return os.environ | {"SLURM_CONF": str(self.configuration)}
 
     def run(self, *command: str) -> str:
         """Run a command of SLURM and return what it prints."""
-        environment = {**os.environ, "SLURM_CONF": str(self.configuration)}
-        return subprocess.run(
-            command, capture_output=True, text=True, check=False, env=environment
-        ).stdout
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, env=self.variables
+        )
+        return done.stdout
+
+    @contextmanager
+    def signaling(self, element: str, name: str) -> Iterator[None]:
+        """Send a signal to the processes of a job; scancel may repeat it until the block ends."""
+        self._daemon("scancel", f"--signal={name}", element)
+        try:
+            yield
+        finally:
+            self.daemons["scancel"].kill()
+            self.daemons.pop("scancel").wait()
 
     def kill_node(self, name: str) -> None:
         """End all processes of a node at once, as a power failure does."""

@@ -28,6 +28,7 @@ from sortnet.lab.runs import Run
 from sortnet.lab.runs.curves import average, columns
 from sortnet.lab.sweep import grid
 from sortnet.lab.sweep.local import Local
+from sortnet.lab.training.failures import signals
 from sortnet.networks import NETWORKS, create_model
 from tools.scale import demand
 
@@ -223,6 +224,21 @@ def test_a_sweep_that_is_stopped_leaves_saved_runs(tmp_path: Path, number: signa
         return status.exists() and status.read_text().rpartition(")")[2].split()[0] == "Z"
 
     until(gone)
+
+
+def test_only_a_second_sigint_ends_at_once() -> None:
+    """SLURM, srun and torchrun send SIGTERM twice; the second must not interrupt the saving."""
+    asked: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda *_: asked.append(0))
+    try:
+        with signals(asked.append):
+            for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+                signal.raise_signal(number)
+            with pytest.raises(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert asked == [signal.SIGTERM, signal.SIGTERM, signal.SIGINT]
 
 
 SHARED = """

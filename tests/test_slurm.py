@@ -2,10 +2,12 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,25 +16,28 @@ from components import absent
 
 from sortnet import files
 from sortnet.cli import main
+from sortnet.cli.grid import Grid
 from sortnet.lab import runs
+from sortnet.lab.experiments.definitions import Cell, Experiment
+from sortnet.lab.recipes import LENET, Section
+from sortnet.lab.runs import Run
+from sortnet.lab.sweep import process
 from sortnet.lab.sweep import slurm as engine
+from sortnet.lab.sweep.job import Job
 from sortnet.lab.training import checkpoint
 
 COMMAND = """
 import sys
-from dataclasses import replace
+from test_slurm import GRIDS
 from sortnet.cli import main
-from sortnet.lab.experiments.definitions import EXPERIMENTS, Cell, Experiment
-from sortnet.lab.recipes import LENET, Section
-from sortnet.lab.runs import Run
-recipe = replace(LENET, sections=(Section(1e-2, 300),), batch=4)
-cells = [Cell(str(i), "a", Run("lenet", recipe, name=f"run{i}")) for i in range(6)]
-EXPERIMENTS["six"] = Experiment("six", "Six", tuple(cells))
-recipe = replace(LENET, sections=(Section(1e-2, 100_000),), batch=4)
-EXPERIMENTS["long"] = Experiment("long", "Long", (Cell("a", "a", Run("lenet", recipe)),))
-arguments = ["--size", "paper", "--seeds", "1", "--device", "cpu", "--precision", "float32"]
-sys.exit(main(["reproduce", *sys.argv[1:], *arguments]))
+from sortnet.lab.experiments.definitions import EXPERIMENTS
+EXPERIMENTS |= GRIDS
+sys.exit(main(sys.argv[1:]))
 """
+SHORT, LONG = (replace(LENET, sections=(Section(1e-2, n),), batch=4) for n in (300, 100_000))
+SIX = tuple(Cell(str(i), "a", Run("lenet", SHORT, name=f"run{i}")) for i in range(6))
+ONE = (Cell("a", "a", Run("lenet", LONG)),)
+GRIDS = {"six": Experiment("six", "Six", SIX), "one": Experiment("one", "One", ONE)}
 
 
 @pytest.fixture(scope="module")
@@ -44,22 +49,23 @@ def slurm() -> Iterator[Cluster]:
 
 
 def start(experiment: str, out: Path, *more: str, slurm: Cluster) -> "subprocess.Popen[str]":
-    """Start `sortnet reproduce` on the cluster, or at home."""
-    command = [sys.executable, "-c", COMMAND, experiment, "--out", str(out), *more]
-    variables = {"SLURM_CONF": str(slurm.configuration), "SORTNET_KERNELS": "plain"}
+    """Start `sortnet reproduce` on the cluster."""
+    command = [sys.executable, "-c", COMMAND, "reproduce", experiment, "--out", str(out)]
+    command += ["--size", "paper", "--seeds", "1", "--device", "cpu", "--precision", "float32"]
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
     return subprocess.Popen(
-        command,
+        [*command, "--on", "slurm", *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env=os.environ | variables | {"COLUMNS": "200"},
+        env=slurm.variables | {"PYTHONPATH": path, "COLUMNS": "200"},
     )
 
 
-def ended(process: "subprocess.Popen[str]") -> tuple[int, list[str]]:
+def ended(command: "subprocess.Popen[str]") -> tuple[int, list[str]]:
     """Wait for a command; return its exit code and its messages."""
-    _, said = process.communicate(timeout=400)
-    return process.returncode, said.splitlines()
+    _, said = command.communicate(timeout=400)
+    return command.returncode, said.splitlines()
 
 
 def outcome(directory: Path) -> dict[str, str]:
@@ -76,6 +82,12 @@ def queue(slurm: Cluster) -> dict[str, tuple[str, str]]:
     """Return the state and the node of every element in the queue."""
     lines = slurm.run("squeue", "-h", "-r", "-o", "%i|%T|%N").splitlines()
     return {element: (state, node) for element, state, node in (x.split("|") for x in lines)}
+
+
+def state(slurm: Cluster, element: str) -> str:
+    """Return the state of an element that is in the queue."""
+    until(lambda: element in queue(slurm))
+    return queue(slurm).get(element, ("?", ""))[0]
 
 
 def hold(*directories: Path) -> None:
@@ -105,70 +117,78 @@ def lives(directory: Path) -> list[str]:
 def test_a_disturbed_grid_on_two_nodes_is_the_one_at_home(tmp_path: Path, slurm: Cluster) -> None:
     """The command is left, a node dies, an element's time is up, another one is preempted."""
     out = tmp_path / "cluster"
-    options = ["--on", "slurm", "--cpus", "2", "--memory", "1GB", "--setup", "export GIVEN=1"]
+    killed, timed, preempted, *_ = (out / cell.run.id for cell in SIX)
+    options = ["--cpus", "2", "--memory", "1GB", "--setup", f"echo >> {tmp_path}/lives"]
     command = start("six", out, *options, slurm=slurm)
     until(lambda: sum(state == "RUNNING" for state, _ in queue(slurm).values()) == 2)
     command.send_signal(signal.SIGINT)
+    hold(killed, timed)
     code, said = ended(command)
     assert code == 130
-    assert said[0] == "submitted 6 runs as job 1"
     assert said[-1].startswith("sortnet: left with 0 of 6 runs ended, SLURM trains the others; ")
     placed = json.loads((out / ".slurm/jobs.json").read_text())
-    assert sorted(placed.values()) == [f"1_{i}" for i in range(6)]
-    killed, timed, preempted, *_ = (out / key for key in placed)
+    first, second, third, *_ = placed.values()
+    job = first.partition("_")[0]
+    assert list(placed.items()) == [(cell.run.id, f"{job}_{i}") for i, cell in enumerate(SIX)]
+    assert said[0] == f"submitted 6 runs as job {job}"
 
     on = {node: element for element, (state, node) in queue(slurm).items() if state == "RUNNING"}
-    assert on == {NODES[0]: "1_0", NODES[1]: "1_1"}
-    hold(killed, timed)
+    assert on == {NODES[0]: first, NODES[1]: second}
     slurm.kill_node(NODES[0])
-    until(lambda: queue(slurm)["1_0"] != ("RUNNING", NODES[0]))
+    until(lambda: state(slurm, first) not in ("RUNNING", "COMPLETING"))
 
-    slurm.run("scancel", "--signal=USR2", "1_1")  # as SLURM does before the time is up
+    log = out / f".slurm/{second}_0_log.err"
+    with slurm.signaling(second, "USR2"):  # as SLURM does before the time is up
+        until(lambda: "Caught signal SIGUSR2" in log.read_text())
     os.kill(trainer(timed), signal.SIGCONT)
-    until(lambda: queue(slurm)["1_1"][0] == "PENDING")
+    until(lambda: state(slurm, second) == "PENDING")
     assert lives(timed) == ["start", "stop"]
 
     hold(preempted)
     urgent = ["--partition=urgent", "--cpus-per-task=2", "--wrap=true"]
     slurm.run("sbatch", *urgent, f"--output={tmp_path}/urgent")
-    until(lambda: queue(slurm)["1_2"][0] in ("COMPLETING", "PENDING"))
+    until(lambda: state(slurm, third) in ("COMPLETING", "PENDING"))
     slurm.start_node(NODES[0])
 
     code, said = ended(start("six", out, *options, slurm=slurm))
     assert code == 0, said
-    assert said[0] == "attached to 6 runs as job 1"
+    assert re.fullmatch(rf"attached to \d runs as job {job}", said[0])
     assert not any("submitted" in line for line in said)
     assert lives(killed).count("start") + lives(killed).count("resume") == 2
     for directory in (timed, preempted):
         assert lives(directory) == ["start", "stop", "resume", "finish"]
 
-    home = tmp_path / "home"
-    code, said = ended(start("six", home, slurm=slurm))
-    assert code == 0, said
-    for key in placed:
-        assert outcome(out / key) == outcome(home / key)
+    assert (tmp_path / "lives").read_text() == "\n" * (6 + 3)  # every life was set up
+    for cell in SIX:
+        run = cell.run
+        process.work(Job(run.id, run.as_json(), str(tmp_path / "home"), "data", "cpu"))
+        assert outcome(out / run.id) == outcome(tmp_path / "home" / run.id)
 
 
-def test_canceling_keeps_checkpoints_and_a_signal_of_two_processes(
-    tmp_path: Path, slurm: Cluster
+def test_canceling_two_processes_of_a_run_keeps_its_checkpoint(
+    tmp_path: Path,
+    slurm: Cluster,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Two GPUs, which are none, train a run under torchrun; both processes save."""
-    directory = tmp_path / "digits/lenet/seed0"
-    options = ["--on", "slurm", "--gpus", "2"]
-    command = start("long", tmp_path, *options, slurm=slurm)
-    until(lambda: any(row["step"] >= 200 for row in runs.rows(directory)))
-    canceled = start("long", tmp_path, *options, "--cancel", slurm=slurm)
-    assert ended(canceled) == (0, [])
-    code, said = ended(command)
-    assert code == 1
-    assert said[-1].startswith("sortnet: 1 of 1 runs could not be trained, first digits/lenet/")
+    """Two GPUs, which are none, train it under torchrun; every process gets the signal twice."""
+    run = ONE[0].run
+    directory = tmp_path / run.id
+    command = start("one", tmp_path, "--gpus", "2", slurm=slurm)
+    until(lambda: any(row["step"] >= 20 for row in runs.rows(directory)))
+    monkeypatch.setenv("SLURM_CONF", str(slurm.configuration))
+    assert Grid("slurm", cancel=True).canceled([run], tmp_path)
+    assert capsys.readouterr().out.startswith("canceled 1 of 1 runs; ")
     assert queue(slurm) == {}
     assert lives(directory) == ["start", "stop"]
     newest, damaged = checkpoint.latest(directory / "checkpoints")
     assert newest is not None
     assert not damaged
-    assert newest.step == runs.events(directory)[-1]["step"] >= 200
-    assert files.holder(directory / "lock") is None
+    assert newest.step == runs.events(directory)[-1]["step"] >= 20
+    assert newest.environment["processes"] == 2
+    code, said = ended(command)
+    assert code == 1
+    assert said[-1].startswith(f"sortnet: 1 of 1 runs could not be trained, first {run.id}: ")
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import tyro
 from sortnet import limits
 from sortnet.cli.flags import Device, Directory, Precision, tune
 from sortnet.cli.grid import Grid, Trained, shown
+from sortnet.errors import UsageError
 
 if TYPE_CHECKING:
     from sortnet.lab.experiments.results import ExperimentResults
@@ -64,6 +65,8 @@ def reproduce(
 
     limits.check_given(seeds=seeds)
     if experiment == "cost":
+        if grid.on != "local":
+            raise UsageError("cost is measured on this machine; leave out --on")
         from sortnet.cli.models import bench
 
         brief, rounds = size == "smoke", 5 if size == "smoke" else 36

@@ -112,7 +112,7 @@ class Slurm:
         stored = files.read_json(path) if path.is_file() else {}
         if not isinstance(stored, dict):
             raise UsageError(f"{path} does not hold the elements of runs; remove it")
-        return stored
+        return {key: element for key, element in stored.items() if isinstance(element, str)}
 
     def _ask(self) -> dict[str, str]:
         """Return the state of every element of this directory that is in the queue."""
