@@ -128,7 +128,7 @@ def bench(
     if against == "pytorch":
         _against_pytorch(networks or ("resnet20", "lenet"), rounds, precision, json)
         return
-    plan = cost.Plan(
+    plan = cost.BenchmarkPlan(
         networks or tuple(cost.CASES),
         rounds,
         compiled,

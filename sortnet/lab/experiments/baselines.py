@@ -125,10 +125,12 @@ def _in_tables(run: Run, metric: str, branched: bool) -> list[tuple[float | None
     carried = metric.endswith("-accuracy") and run.data == "imagenet"
     data = "caltech256" if carried else run.data
     crops = "caffe" if run.recipe.area is None else "torch"
-    found: list[paper.Result] = []
+    found: list[paper.PaperResult] = []
     for fusion in _names(run, branched):
         with suppress(ValueError):  # the paper has no such network, fusion or data at all
-            found += paper.find(network=run.network, branched=branched, fusion=fusion, data=data)
+            found += paper.find_results(
+                network=run.network, branched=branched, fusion=fusion, data=data
+            )
     return [
         (result.value, result.place)
         for result in found

@@ -68,7 +68,7 @@ class Experiment:
         return tuple({cell.run.id: cell.run for cell in self.cells}.values())
 
 
-def _run(result: paper.Result, **changes: Any) -> Run:  # noqa: ANN401
+def _run(result: paper.PaperResult, **changes: Any) -> Run:  # noqa: ANN401
     """The run behind a cell of the paper; terms that are SORT's are called so, to be run once."""
     fusion = result.fusion or "sum"
     fusion = "sort" if fusion in ("sum+prod", "sum+root") else fusion
@@ -123,7 +123,7 @@ def with_curve(run: Run) -> Run:
     return replace(run, validation=CURVES, evaluations=evaluations, name="curves")
 
 
-def _title(result: paper.Result) -> str:
+def _title(result: paper.PaperResult) -> str:
     title = display(result.network, result.fusion or "sum", branched=result.branched)
     return title.replace("ResNet", "ResNetT") if result.framework == "torch" else title
 
@@ -137,7 +137,7 @@ def _table1() -> Iterable[Cell]:
         yield _cell(row, column, _run(result), place="Table 1")
 
 
-def _rows(results: Iterable[paper.Result], columns: dict[str, str]) -> Iterable[Cell]:
+def _rows(results: Iterable[paper.PaperResult], columns: dict[str, str]) -> Iterable[Cell]:
     """The networks that the paper trained; what it cites from others cannot be run."""
     for result in results:
         if result.network not in DEFAULTS:
@@ -154,7 +154,7 @@ def _curves() -> Iterable[Cell]:
     wanted += [("imagenet", "alexnet"), ("imagenet", "resnet18")]
     for data, network in wanted:
         metric = "top1-error" if data == "imagenet" else "error"
-        results = paper.find(network=network, data=data, metric=metric)
+        results = paper.find_results(network=network, data=data, metric=metric)
         for result in results:
             if result.fusion not in ("sum", "sort") or result.place == "Table 1":
                 continue

@@ -115,7 +115,7 @@ def _random_images() -> Dataset:
 
 def _ours(case: Case, dataset: Dataset, precision: str) -> Iterator[None]:
     recipe = DEFAULTS[case.network]
-    network = create_model(case.network, 10, **case.variant)
+    network = create_model(case.network, 10, **case.options)
     trainer = Trainer(network, dataset, recipe, seed=0, directory=Path(), precision=precision)
     trainer.called.train()
     for batch in trainer._stream():
@@ -125,7 +125,7 @@ def _ours(case: Case, dataset: Dataset, precision: str) -> Iterator[None]:
 
 def _usual(case: Case, dataset: Dataset) -> Iterator[None]:
     recipe = DEFAULTS[case.network]
-    network = create_model(case.network, 10, **case.variant)
+    network = create_model(case.network, 10, **case.options)
     optimizer = torch.optim.SGD(
         network.parameters(),
         recipe.rate(0),

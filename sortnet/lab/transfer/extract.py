@@ -102,7 +102,7 @@ def _pooled(response: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class FeatureSource:
     """A network, the images it is shown, and the layers that are read.
 
     Attributes:
@@ -131,7 +131,7 @@ class Source:
         root: str | Path,
         layers: Sequence[str],
         device: str = "auto",
-    ) -> "Source":
+    ) -> "FeatureSource":
         """Load a network, and the data set in the size and normalisation that it was trained with.
 
         Arguments:
