@@ -19,7 +19,7 @@ from sortnet.fusion import kernels
 from sortnet.lab import measure
 from sortnet.lab.data import Dataset
 from sortnet.lab.data.dataset import InMemorySplit
-from sortnet.lab.experiments.benchmark import CASES, Case
+from sortnet.lab.experiments.benchmark import CASES, BenchmarkCase
 from sortnet.lab.measure import Ratio
 from sortnet.lab.recipes import DEFAULTS
 from sortnet.lab.training import Trainer, description
@@ -85,7 +85,7 @@ def against_pytorch(
     }
 
 
-def _measured(case: Case, rounds: int, precision: str) -> Against:
+def _measured(case: BenchmarkCase, rounds: int, precision: str) -> Against:
     dataset = _random_images()
     ours, theirs = _ours(case, dataset, precision), _usual(case, dataset)
     turns = [_turn(ours), _turn(theirs)]
@@ -113,7 +113,7 @@ def _random_images() -> Dataset:
     return Dataset("random", names, 32, split, None, split, mean, std, True, "")
 
 
-def _ours(case: Case, dataset: Dataset, precision: str) -> Iterator[None]:
+def _ours(case: BenchmarkCase, dataset: Dataset, precision: str) -> Iterator[None]:
     recipe = DEFAULTS[case.network]
     network = create_model(case.network, 10, **case.options)
     trainer = Trainer(network, dataset, recipe, seed=0, directory=Path(), precision=precision)
@@ -123,7 +123,7 @@ def _ours(case: Case, dataset: Dataset, precision: str) -> Iterator[None]:
         yield
 
 
-def _usual(case: Case, dataset: Dataset) -> Iterator[None]:
+def _usual(case: BenchmarkCase, dataset: Dataset) -> Iterator[None]:
     recipe = DEFAULTS[case.network]
     network = create_model(case.network, 10, **case.options)
     optimizer = torch.optim.SGD(
