@@ -1,6 +1,6 @@
-"""What SORT costs: the op, the block and every network of the paper, beside the linear sum.
+"""What SORT costs relative to the sum: the op, the blocks and every network of the paper.
 
-Everything is a ratio of two things measured in turns, in one process. Sections 1, 3.1, 3.4 and
+Every number is a ratio of two variants measured in turns in one process. Sections 1, 3.1, 3.4 and
 4.2.2 of the paper claim less than 5 % more time, no more memory, and much less than bilinear
 pooling.
 """
@@ -40,12 +40,12 @@ WARM_UP = 2
 
 @dataclass(frozen=True)
 class BenchmarkCase:
-    """A network at a size that fits.
+    """A network and a batch size that a CPU can measure.
 
     Attributes:
         network: Its name.
-        batch: Images in a step: the paper's 100, fewer where a step would take seconds.
-        options: What else `create_model` is given.
+        batch: Images per step: the paper's 100, fewer where a step would take seconds.
+        options: Further arguments of `create_model`.
     """
 
     network: str
@@ -77,7 +77,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Measurement:
-    """One thing with SORT beside the same with the sum.
+    """One measurement relative to the sum.
 
     Attributes:
         level: ``op``, ``block``, ``network`` or ``head``.
@@ -85,15 +85,15 @@ class Measurement:
         what: ``forward``, ``both passes`` or ``step``.
         mode: ``eager`` or ``compiled``.
         against: ``SORT``; ``naive`` for its plain formula; or a head in its place.
-        base: The mode of the sum that it is compared with.
+        base: The mode of the sum it is compared with.
         time: The ratio to the sum.
-        seconds: For one call, median, with the sum and with what is compared.
-        saved: Bytes kept for the backward pass, in the same order; none in a forward pass.
-        peak: Bytes held at most, in the same order.
-        images: Images a second, of what is compared.
-        arithmetic: The share of the machine's peak multiply-adds, of what is compared.
-        bandwidth: The share of the machine's peak bytes; for the op only, whose traffic is known.
-        compilation: Seconds until the first step was done, of what is compiled.
+        seconds: Median of one call, with the sum and with the variant.
+        saved: Bytes saved for backward, in the same order; None for a forward pass.
+        peak: Peak bytes, in the same order.
+        images: Images per second of the variant.
+        arithmetic: The variant's share of the machine's peak multiply-adds.
+        bandwidth: Its share of the peak bandwidth; only for the op, whose traffic is known.
+        compilation: Seconds of the first compiled step.
     """
 
     level: str
@@ -114,7 +114,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to do the same thing: its name, what is run, and the kernels' mode."""
+    """One way to compute the same: a name, a callable and the kernels' mode."""
 
     name: str
     model: Callable[..., Tensor]
@@ -149,7 +149,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class VariantTiming:
-    """A variant beside the one that it is held to: their ratio, and the median of each."""
+    """A variant relative to a base: the ratio of their times, and the median of each."""
 
     variant: Variant
     base: Variant
@@ -163,13 +163,13 @@ def time_in_turns(
     rounds: int,
     bases: int = 1,
 ) -> list[VariantTiming]:
-    """Let the variants take turns, and compare each with the first, or each of the first few.
+    """Time variants in turns, and relate each to the first one, or to each of the first few.
 
     Arguments:
-        variants: Who takes part.
-        call: What each does when it is its turn.
-        rounds: How many turns each has.
-        bases: How many, at the head of the variants, the others are compared with.
+        variants: The bases first.
+        call: Called with the variant whose turn it is.
+        rounds: Turns of each variant.
+        bases: Number of bases.
     """
     functions = [partial(call, variant) for variant in variants]
     for function in functions:
@@ -187,7 +187,7 @@ def time_in_turns(
 
 
 def measure_op(machine: Machine, peak: Peak, rounds: int, naive: bool) -> Iterator[Measurement]:
-    """`sort` beside `torch.add`, on tensors of 6 to 60 MB."""
+    """Measure `sort` relative to `torch.add`, on tensors of 6 to 60 MB."""
     for term in ("prod", "root"):
         for shape in ((100, 16, 32, 32), (100, 64, 32, 32), (16, 256, 56, 56)):
             a, b = (machine.images(torch.randn(shape)).requires_grad_() for _ in range(2))
@@ -210,7 +210,7 @@ def measure_op(machine: Machine, peak: Peak, rounds: int, naive: bool) -> Iterat
 
 
 def measure_blocks(machine: Machine, rounds: int, naive: bool) -> Iterator[Measurement]:
-    """The three kinds of block, at the size of ResNet-20's first stage, and LeNet*'s second."""
+    """Measure the three kinds of block, at sizes of ResNet-20 and LeNet*."""
     blocks: dict[str, tuple[Callable[[str], nn.Module], tuple[int, ...]]] = {
         "two branches": (
             lambda terms: TwoBranch(32, 32, 5, Fusion(terms), padding=2),
@@ -251,9 +251,9 @@ def measure_blocks(machine: Machine, rounds: int, naive: bool) -> Iterator[Measu
 def measure_network(
     case: BenchmarkCase, machine: Machine, peak: Peak, rounds: int, against: Sequence[str]
 ) -> Iterator[Measurement]:
-    """A network with SORT, its plain formula, or another head, beside the one with the sum.
+    """Measure a network with SORT, the plain formula or another head, relative to the sum.
 
-    Compiled, it stands beside the sum compiled and as it is: now this one is faster, now that.
+    A compiled network is related to the sum both compiled and eager: either may be faster.
     """
     variants = [_variant(case, machine, name) for name in ("sum", *against)]
     size = variants[0].model.size  # type: ignore[attr-defined]
@@ -340,13 +340,13 @@ class BenchmarkPlan:
     """What to measure.
 
     Attributes:
-        networks: Out of `CASES`.
-        rounds: How many times each thing is measured.
-        compiled: Whether the networks with SORT are compiled.
-        naive: Whether the plain formula is measured beside SORT.
-        parts: Whether op, blocks and heads are measured, too.
-        precision: What convolutions compute in.
-        device: The kind of device, one of `sortnet.lab.training.DEVICES`.
+        networks: Keys of `CASES`.
+        rounds: Measurements of each variant.
+        compiled: Compile the networks with SORT.
+        naive: Also measure the plain formula.
+        parts: Also measure op, blocks and heads.
+        precision: Precision of convolutions.
+        device: One of `sortnet.lab.training.DEVICES`.
     """
 
     networks: tuple[str, ...] = tuple(CASES)
@@ -368,7 +368,7 @@ class BenchmarkPlan:
     def tasks(
         self, machine: Machine, peak: Peak
     ) -> dict[str, Callable[[], Iterator[Measurement]]]:
-        """What is to be done, by the name to show while doing it."""
+        """Return the measurements to make, by the name shown meanwhile."""
         against = ("SORT", "naive") if self.naive else ("SORT",)
         tasks: dict[str, Callable[[], Iterator[Measurement]]] = {}
         if self.parts and not self.compiled:
@@ -385,13 +385,13 @@ class BenchmarkPlan:
 
 
 def bench(plan: BenchmarkPlan, show: Callable[[str, int, int], None]) -> Iterator[dict[str, Any]]:
-    """Measure all that the plan names; after each part, give what there is, ready for JSON.
+    """Run a benchmark; after each part, yield all results so far, ready for JSON.
 
-    Numbers have four digits, which is more than they are good for.
+    Numbers are rounded to four digits.
 
     Arguments:
         plan: What to measure.
-        show: Is told what comes next, how much is done, and of how much.
+        show: Called with the name of the next part, the number of parts done, and of all.
     """
     machine = Machine.here(compile="off", precision=plan.precision, device=plan.device)
     peak = machine_peak(machine.device)

@@ -1,6 +1,6 @@
-"""A training run as sortnet does it, beside the usual one in PyTorch: ``bench --against pytorch``.
+"""Our training loop against the usual one in PyTorch: ``bench --against pytorch``.
 
-The usual one is what most CIFAR repositories do: PIL images, torchvision's transforms one by one
+The usual one is that of most CIFAR repositories: PIL images, torchvision's transforms one by one
 in a DataLoader with workers, a network in PyTorch's default layout and float32, a plain loop.
 """
 
@@ -28,7 +28,7 @@ from sortnet.networks import create_model
 
 IMAGES = 5_000
 STEPS = 10
-"""Steps in a turn; the other one's workers fill their queue meanwhile, which is in its favour."""
+"""Steps per turn; meanwhile the other loop's workers fill their queue, in its favor."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def against_pytorch(
     precision: str,
     show: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> dict[str, Any]:
-    """Train each network in both ways, in turns, and give what JSON can hold.
+    """Train each network in both ways, in turns, and return the rates, ready for JSON.
 
     Arguments:
         networks: Out of those that `sortnet bench` has, for images of 32 x 32.
@@ -105,7 +105,7 @@ def _turn(steps: Iterator[None]) -> Callable[[], None]:
 
 
 def _random_images() -> Dataset:
-    """As many bytes as a tenth of CIFAR-10: the speed does not depend on what they show."""
+    """Return random images, a tenth of CIFAR-10: the speed does not depend on their content."""
     images = torch.randint(0, 256, (IMAGES, 3, 32, 32), dtype=torch.uint8)
     split = InMemorySplit.of(images, torch.arange(IMAGES) % 10)
     names = tuple(map(str, range(10)))

@@ -1,4 +1,4 @@
-"""Transfer (section 4.3): what a network's features of other images are worth to a linear model.
+"""Transfer (section 4.3): linear models on a network's features of other images.
 
 The names here load a network, show it the images and evaluate; `responses` and `linear` have the
 two halves of that.
