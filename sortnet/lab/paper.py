@@ -1,8 +1,8 @@
 """The SORT paper's tables, timings and claims as data.
 
 Wang, Xie, Liu, Qiao, Zhang, Zhang, Tian and Yuille, "SORT: Second-Order Response Transform for
-Visual Recognition", ICCV 2017. The numbers stand here as printed, also where the paper contradicts
-itself; everything is in per cent unless it says otherwise and carries its place in the paper.
+Visual Recognition", ICCV 2017. Numbers are as printed, even where the paper contradicts itself, in
+percent unless stated otherwise, and with their place in the paper.
 """
 
 from collections.abc import Mapping
