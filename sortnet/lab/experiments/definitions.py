@@ -295,77 +295,36 @@ def _rates() -> Iterable[Cell]:
         yield _cell(row, "CIFAR-10", run, "validation")
 
 
+_DEFINITIONS: dict[str, tuple[str, Iterable[Cell]]] = {
+    "table1": ("Table 1: fusions on CIFAR-10, error (%)", _table1()),
+    "table2": ("Table 2: CIFAR-10, CIFAR-100 and SVHN, error (%)", _rows(paper.TABLE2, {})),
+    "table3": (
+        "Table 3: ILSVRC2012, error (%)",
+        _rows(paper.TABLE3, {"top1-error": "top-1", "top5-error": "top-5"}),
+    ),
+    "table4": (
+        "Table 4: features transferred to Caltech256, accuracy (%)",
+        _rows(paper.TABLE4, LAYERS),
+    ),
+    "figures": ("Figures 3 and 4: learning curves, error (%)", _curves()),
+    "bilinear": ("Section 3.4: bilinear pooling on BigNet*, CIFAR-10, error (%)", _bilinear()),
+    "recipes": ("ResNet-20 on CIFAR-10 by the paper's recipe and by ours, error (%)", _recipes()),
+    "attempts": (
+        "How SORT starts well: ResNet-20 on CIFAR-10, error on held-out images (%)",
+        _attempts(),
+    ),
+    "depth": ("Residual networks of three depths: CIFAR-10, error (%)", _depth()),
+    "roots": ("Each term alone, between two branches: CIFAR-10, error (%)", _roots()),
+    "styles": ("ResNet-20 by the usual recipe, and by Xu's: CIFAR-10, error (%)", _styles()),
+    "evidence": ("With and without SORT at the paper's schedule, error (%)", _evidence()),
+    "precision": ("bfloat16 against float32: CIFAR-10, error (%)", _precision()),
+    "rates": ("BigNet at a first rate of 0.1: CIFAR-10, error on held-out images (%)", _rates()),
+}
 EXPERIMENTS = {
-    experiment.name: experiment
-    for experiment in (
-        Experiment(
-            "table1", "Table 1: fusions on CIFAR-10, error (%)", _with_baselines(_table1())
-        ),
-        Experiment(
-            "table2",
-            "Table 2: CIFAR-10, CIFAR-100 and SVHN, error (%)",
-            _with_baselines(_rows(paper.TABLE2, {})),
-        ),
-        Experiment(
-            "table3",
-            "Table 3: ILSVRC2012, error (%)",
-            _with_baselines(_rows(paper.TABLE3, {"top1-error": "top-1", "top5-error": "top-5"})),
-        ),
-        Experiment(
-            "table4",
-            "Table 4: features transferred to Caltech256, accuracy (%)",
-            _with_baselines(_rows(paper.TABLE4, LAYERS)),
-            transfer="caltech256",
-        ),
-        Experiment(
-            "figures", "Figures 3 and 4: learning curves, error (%)", _with_baselines(_curves())
-        ),
-        Experiment(
-            "bilinear",
-            "Section 3.4: bilinear pooling on BigNet*, CIFAR-10, error (%)",
-            _with_baselines(_bilinear()),
-        ),
-        Experiment(
-            "recipes",
-            "ResNet-20 on CIFAR-10 by the paper's recipe and by ours, error (%)",
-            _with_baselines(_recipes()),
-        ),
-        Experiment(
-            "attempts",
-            "How SORT starts well: ResNet-20 on CIFAR-10, error on held-out images (%)",
-            _with_baselines(_attempts()),
-        ),
-        Experiment(
-            "depth",
-            "Residual networks of three depths: CIFAR-10, error (%)",
-            _with_baselines(_depth()),
-        ),
-        Experiment(
-            "roots",
-            "Each term alone, between two branches: CIFAR-10, error (%)",
-            _with_baselines(_roots()),
-        ),
-        Experiment(
-            "styles",
-            "ResNet-20 by the usual recipe, and by Xu's: CIFAR-10, error (%)",
-            _with_baselines(_styles()),
-        ),
-        Experiment(
-            "evidence",
-            "With and without SORT at the paper's schedule, error (%)",
-            _with_baselines(_evidence()),
-        ),
-        Experiment(
-            "precision",
-            "bfloat16 against float32: CIFAR-10, error (%)",
-            _with_baselines(_precision()),
-        ),
-        Experiment(
-            "rates",
-            "BigNet at a first rate of 0.1: CIFAR-10, error on held-out images (%)",
-            _with_baselines(_rates()),
-        ),
+    name: Experiment(
+        name, title, _with_baselines(cells), "caltech256" if name == "table4" else None
     )
+    for name, (title, cells) in _DEFINITIONS.items()
 }
 
 
