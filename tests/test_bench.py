@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from sortnet.cli import main
-from sortnet.lab.experiments.benchmark import CASES, Variant, compare
+from sortnet.lab.experiments.benchmark import CASES, Variant, time_in_turns
 from sortnet.lab.measure import machine_peak, peak_bytes, ratio, saved_bytes, side_by_side
 from sortnet.networks import NETWORKS
 
@@ -57,9 +57,9 @@ def test_turns_find_what_is_twice_as_slow() -> None:
 def test_what_is_compiled_stands_beside_both_sums() -> None:
     naps = {"sum, compiled": 0.02, "sum": 0.01, "SORT": 0.01}
     contestants = [Variant(name, torch.add) for name in naps]
-    found = compare(contestants, lambda c: time.sleep(naps[c.name]), 9, bases=2)
+    found = time_in_turns(contestants, lambda c: time.sleep(naps[c.name]), 9, bases=2)
     ratios = {each.base.name: each.time.median for each in found}
-    assert {each.contestant.name for each in found} == {"SORT"}
+    assert {each.variant.name for each in found} == {"SORT"}
     assert ratios["sum, compiled"] < 0.75 < ratios["sum"]
 
 

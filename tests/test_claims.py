@@ -191,7 +191,7 @@ def test_claims_are_walked_in_order_and_kept(
     claims.write(again, tmp_path / "new" / "claims.json")
     (first, second) = json.loads((tmp_path / "new" / "claims.json").read_text())
     assert (first["verdict"], second["verdict"]) == ("holds", "not decided")
-    with pytest.raises(ValueError, match="no claim is like 'sums'; there are gradient, sum-plus"):
+    with pytest.raises(ValueError, match="no claim matches 'sums'; there are gradient, sum-plus"):
         list(claims.claims("smoke", only=["sums"]))
     assert set(first) == {"name", "place", "text", "verdict", "figures"}
     assert first["text"] == chosen[0].statement

@@ -162,7 +162,7 @@ def test_the_device_reaches_what_runs_a_network(
     assert main(["predict", str(run), str(image), *cpu]) == 0
     assert main(["transfer", str(run), "--data", "digits", "--probe", *cpu]) == 0
     figures = tmp_path / "cost.json"
-    monkeypatch.setattr(cost.Plan, "tasks", lambda *_: {"the machine's peak alone": list})
+    monkeypatch.setattr(cost.BenchmarkPlan, "tasks", lambda *_: {"the machine's peak alone": list})
     assert main(["bench", "lenet", "--json", str(figures), *cpu]) == 0
     assert json.loads(figures.read_text())["plan"]["device"] == "cpu"
     capsys.readouterr()

@@ -275,6 +275,18 @@ def test_two_sweeps_of_one_directory_share_the_work(tmp_path: Path) -> None:
         assert [event["event"] for event in runs.events(directory)] == ["start", "finish"]
 
 
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_precision_experiment_keeps_its_precisions(precision: str) -> None:
+    """Whatever precision the sweep is given; its runs are those of the other experiments."""
+    chosen = replace(SIZES["mini"], precision=precision)
+    assert [chosen.fit(cell.run, 1).id for cell in EXPERIMENTS["precision"].cells] == [
+        "cifar10/lenet-branched-x0.05/seed1",
+        "cifar10/resnet20-x0.1/seed1",
+        "cifar10/lenet-branched-x0.05-bfloat16/seed1",
+        "cifar10/resnet20-x0.1-bfloat16/seed1",
+    ]
+
+
 def test_stored_curves_are_means() -> None:
     rows = [{"split": "train", "step": i, "loss": i / 7, "error": 100 / i} for i in range(1, 1001)]
     rows += [{"split": "test", "step": 1000, "loss": 0, "error": 1}]

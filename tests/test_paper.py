@@ -9,21 +9,21 @@ from itertools import groupby
 import pytest
 
 from sortnet.lab import paper
-from sortnet.lab.paper import Result
+from sortnet.lab.paper import PaperResult
 
 
-def score(result: Result) -> float:
+def score(result: PaperResult) -> float:
     """Return how good a result is, the higher the better; a dash is the worst."""
     if result.value is None:
         return -100.0
     return -result.value if result.metric.endswith("error") else result.value
 
 
-def winners(results: tuple[Result, ...]) -> dict[str, set[str | None]]:
+def winners(results: tuple[PaperResult, ...]) -> dict[str, set[str | None]]:
     """Map each network to the fusions that are best for it in some column."""
     best: dict[str, set[str | None]] = {}
 
-    def column(result: Result) -> tuple[str, ...]:
+    def column(result: PaperResult) -> tuple[str, ...]:
         return (result.network, str(result.framework), result.data, result.metric)
 
     for (network, *_), cells in groupby(sorted(results, key=column), column):
@@ -33,7 +33,7 @@ def winners(results: tuple[Result, ...]) -> dict[str, set[str | None]]:
 
 def value(**wanted: str | bool) -> float:
     """Return the one number that Table 2 has for this."""
-    (result,) = paper.find(place="Table 2", **wanted)
+    (result,) = paper.find_results(place="Table 2", **wanted)
     assert result.value is not None
     return result.value
 
@@ -78,15 +78,15 @@ def test_best_of_each_column_is_the_paper_s_bold_one() -> None:
 
 
 def test_sort_beats_its_baseline_everywhere() -> None:
-    results = paper.find(fusion="sort")
+    results = paper.find_results(fusion="sort")
     assert len(results) == 6 * 3 + 5 * 2 + 3
-    assert all(score(result) > score(paper.baseline(result)) for result in results)
+    assert all(score(result) > score(paper.sum_beside(result)) for result in results)
 
 
 @pytest.mark.parametrize("network", ["lenet", "bignet", "alexnet"])
 def test_branched_beats_plain(network: str) -> None:
-    for plain in paper.find(network=network, branched=False):
-        (branched,) = paper.find(
+    for plain in paper.find_results(network=network, branched=False):
+        (branched,) = paper.find_results(
             place=plain.place, network=network, fusion="sum", data=plain.data, metric=plain.metric
         )
         assert score(branched) > score(plain)
@@ -111,7 +111,9 @@ def test_depth_hurts_the_sum_but_not_sort_on_svhn() -> None:
 
 
 def test_svhn_record_is_below_all_others() -> None:
-    record, *others = sorted(r.value for r in paper.find(data="svhn") if r.value is not None)
+    record, *others = sorted(
+        r.value for r in paper.find_results(data="svhn") if r.value is not None
+    )
     assert record == value(network="wrn28", fusion="sort", data="svhn")
     assert others[0] == value(network="Huang 2017", data="svhn")
 
@@ -153,13 +155,13 @@ def test_claims_are_named_once_and_say_where() -> None:
 )
 def test_unknown_things_are_refused_with_a_list(wanted: dict[str, str], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        paper.find(**wanted)
+        paper.find_results(**wanted)
 
 
 def test_other_lookups_refuse_too() -> None:
-    (plain,) = paper.find(network="lenet", branched=False, data="svhn")
+    (plain,) = paper.find_results(network="lenet", branched=False, data="svhn")
     with pytest.raises(ValueError, match="no sum beside lenet in Table 2"):
-        paper.baseline(plain)
+        paper.sum_beside(plain)
     with pytest.raises(ValueError, match="unknown claim 'faster'; there are: no-new-parameters"):
         paper.claim("faster")
 

@@ -73,7 +73,7 @@ def test_the_protocol_is_what_it_is_by_hand(net: Path, folder: Path) -> None:
     with torch.no_grad():
         maps = network.extract_features(torch.cat(images), "pool3", "fc4")
     by_hand = {"pool3": maps["pool3"].clamp(min=0).mean((2, 3)), "fc4": maps["fc4"]}
-    kept = responses.Source.of(net, str(folder), "data", ()).features(None, None)
+    kept = responses.FeatureSource.of(net, str(folder), "data", ()).features(None, None)
     for layer, expected in by_hand.items():
         torch.testing.assert_close(kept[layer], expected, rtol=1e-4, atol=1e-5)
         rows = normalize(np.sqrt(kept[layer].numpy()))
@@ -174,7 +174,7 @@ def test_features_are_kept_and_made_again(
 ) -> None:
     def source(fusion: str = "sort", seed: int = 0) -> dict[str, Tensor]:
         net = saved(tmp_path / "net", fusion, seed)
-        loaded = responses.Source.of(net, "digits", "data", ("pool3", "fc4")[: len(layers)])
+        loaded = responses.FeatureSource.of(net, "digits", "data", ("pool3", "fc4")[: len(layers)])
         digits = data.load("digits")
         few = replace(digits, train=digits.train.subset(torch.arange(5)), test=first(digits, 4))
         return replace(loaded, dataset=replace(few, mean=MEAN, std=STD)).features(None, None)
@@ -218,7 +218,9 @@ def test_another_image_makes_other_features(net: Path, tmp_path: Path) -> None:
 def test_a_probe_takes_the_data_sets_own_split(net: Path, tmp_path: Path) -> None:
     (found,) = transfer.probe(net, "digits", layers=["pool3"], cache=tmp_path).values()
     digits = data.load("digits")
-    rows = responses.Source.of(net, "digits", "data", ["pool3"]).features(tmp_path, None)["pool3"]
+    rows = responses.FeatureSource.of(net, "digits", "data", ["pool3"]).features(tmp_path, None)[
+        "pool3"
+    ]
     count = len(digits.train)
     arguments = rows[:count], digits.train.labels, rows[count:]
     assert found == transfer.fit_probe(*arguments, digits.test.labels)

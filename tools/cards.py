@@ -1,4 +1,4 @@
-"""Model cards: what a network that comes with the package is, made from its config.json."""
+"""Model cards of the networks that come with the package, from their config.json."""
 
 import torch
 
@@ -24,10 +24,10 @@ def markdown(name: str) -> str:
     rows = {
         "network": f"{config.title}; {parameters:,} parameters",
         **_gates(network),
-        "takes": f"RGB images of {config.size} x {config.size}; {_prepared(config)}",
-        "tells apart": ", ".join(config.classes),
+        "input": f"RGB images of {config.size} x {config.size}; {_prepared(config)}",
+        "classes": ", ".join(config.classes),
         "test error": f"{test['error']:.2f} %, top-5 {test['error5']:.2f} %, of the"
-        f" {test['images']:,} test images of {data}, looked at once, after the last step",
+        f" {test['images']:,} test images of {data}, evaluated once, after the last step",
         "trained on": f"the training images of {data}{_held(run)}, seed {run.seed}",
         "recipe": _recipe(run),
         "machine": tables.machine(config.trained["machine"]),
@@ -38,19 +38,19 @@ def markdown(name: str) -> str:
 
 
 def _gates(network: Network) -> dict[str, str]:
-    """What has become of the gates on the second-order terms, if there are any."""
+    """Describe the gates on the second-order terms, if there are any."""
     found = [p.detach() for key, p in network.named_parameters() if key.endswith(".gate")]
     if not found:
         return {}
     every = torch.cat(found)
     negative = 100 * float((every < 0).float().mean())
-    text = f"started at zero; now {every.mean():+.2f} on average, {every.min():+.2f} to"
+    text = f"initialized to zero; now {every.mean():+.2f} on average, {every.min():+.2f} to"
     return {"gates": f"{text} {every.max():+.2f}, {negative:.0f} % of them negative"}
 
 
 def _prepared(config: Config) -> str:
     mean, std = (", ".join(f"{v:.3f}" for v in values) for values in (config.mean, config.std))
-    return f"values of 0 to 1, less {mean}, divided by {std}"
+    return f"values in 0 to 1, minus {mean}, divided by {std}"
 
 
 def _held(run: Run) -> str:
@@ -79,12 +79,12 @@ def _use(name: str, run: Run, data: str) -> list[str]:
         "```",
         f"sortnet predict {name} photo.jpg",
         f"sortnet eval {name} --root data     # the error above",
-        f"{command}{named}{scale}{held} --seed {run.seed} --threads 1     # trains it again",
+        f"{command}{named}{scale}{held} --seed {run.seed} --threads 1     # trains it",
         "```",
         "",
-        f"It has seen nothing but {data}: a photograph is cut to its middle square and shrunk, and"
-        " one of something else gets one of these names all the same. It is there to try things"
-        " with, and is far from what a full schedule gives.",
+        f"It was trained on {data} only: a photograph is cropped to its middle square and resized,"
+        " and anything else is given one of these classes as well. It is meant for trying things"
+        " out; a full schedule gives a lower error.",
     ]
 
 

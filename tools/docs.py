@@ -46,26 +46,25 @@ PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "claims": ("docs/claims.md", "claims.json", claims_table.markdown),
     "rates": ("docs/deviations.md", "rates", tables.markdown),
 }
-"""By name: the page, a file in `results/` or an experiment, and what makes the one's part of the
-other."""
+"""By name: the page, a file in `results/` or an experiment, and the function that renders it."""
 
 FIGURES: dict[str, tuple[str, Callable[[Any, Path], list[Path]]]] = {
     "cost": ("cost.json", benchmark_tables.figure),
     "growth": ("growth.json", figures.growth),
     "curves": ("recipes", learning_curves.curves),
 }
-"""By name in `docs/`: what is drawn, and what draws it."""
+"""By name in `docs/`: the source, and the function that draws it."""
 
 
 def found(source: str) -> Any:  # noqa: ANN401
-    """What `results/` has: a file, or the runs of an experiment at size mini."""
+    """Read a file of `results/`, or the runs of an experiment at size mini."""
     if source.endswith(".json"):
         return files.read_json(ROOT / "results" / source)
     return results.collect(source, size("mini"), None, ROOT / "results")
 
 
 def generated(name: str) -> tuple[Path, str]:
-    """A page as it should be, with its part made anew."""
+    """Return a page with its part generated again."""
     page, source, make = PARTS[name]
     text = (ROOT / page).read_text()
     part = make(found(source))

@@ -1,4 +1,4 @@
-"""What ImageNet asks of several GPUs: counted from the networks, and divided by a GPU's figures.
+"""What ImageNet needs on several GPUs: counted from the networks, divided by a GPU's rates.
 
 python -m tools.scale    # writes results/scale.json
 """
@@ -26,7 +26,7 @@ IMAGES = (8, 16)
 
 @dataclass(frozen=True)
 class Demand:
-    """What a network asks for.
+    """What training a network needs.
 
     Attributes:
         name: The network, with SORT.
@@ -63,11 +63,11 @@ class Demand:
 
 
 def demand(network: str, **options: Any) -> Demand:  # noqa: ANN401
-    """Count what a network of the paper asks for, with SORT.
+    """Count what a network of the paper needs, with SORT.
 
     Arguments:
         network: Out of `NETWORKS`.
-        options: What `build` takes.
+        options: Further arguments of `create_model`.
     """
     model, recipe = create_model(network, fusion="sort", **options), DEFAULTS[network]
     with kernels.using("eager"):  # keeps the same, and there is nothing to compile

@@ -1,4 +1,4 @@
-"""Commands that look at networks and models: list, info, bench, sortify."""
+"""Commands about networks and models: list, info, bench, sortify."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def list_() -> None:
-    """List the networks, fusion terms and heads there are, and the trained networks."""
+    """List networks, fusion terms, heads and the trained networks of the package."""
     from rich.console import Console
     from rich.table import Table
 
@@ -35,7 +35,7 @@ def list_() -> None:
 
 
 def info(choice: Chosen) -> None:
-    """Show a network's stages and what its fusion adds to the plain network.
+    """Show the stages of a network and what its fusion adds to the plain network.
 
     $ sortnet info resnet56 --fusion sort
     $ sortnet info lenet --branched --fusion sum+max+prod
@@ -78,10 +78,10 @@ def info(choice: Chosen) -> None:
     if choice.fusion != "sum":
         fused = sum(stage.work.fusion for stage in stages)
         keys = len(network.state_dict()) - len(plain.state_dict())
-        learnt = parameters - measure.parameters(plain)
+        added = parameters - measure.parameters(plain)
         console.print(
-            f"\n{choice.fusion} adds to sum: {learnt:,} parameters,"
-            f" {keys} entries of the state dict, {fused:,} multiply-adds"
+            f"\n{choice.fusion} adds to sum: {added:,} parameters,"
+            f" {keys} state-dict entries, {fused:,} multiply-adds"
             f" ({100 * fused / (total - fused):.2g} %)"
         )
 
@@ -124,7 +124,7 @@ def bench(
     precision: Precision = "auto",
     device: Device = "auto",
 ) -> None:
-    """Measure what SORT costs beside the linear sum: time in turns, bytes kept, peak memory.
+    """Measure what SORT costs relative to the sum: time, bytes saved for backward, peak memory.
 
     $ sortnet bench
     $ sortnet bench resnet20 --against naive --no-parts
@@ -133,17 +133,17 @@ def bench(
     $ sortnet bench resnet20 lenet --against pytorch
 
     Args:
-        networks: Which networks, as in `sortnet list`; all without any.
-        rounds: How many times each thing is measured.
-        compiled: Measure networks compiled by torch.compile, beside the sum compiled and not; it
-            takes minutes to compile them.
-        against: naive also measures what the plain formula would cost, not compiled. pytorch
-            measures training with the sum, images included, beside the usual PyTorch program.
-        parts: Measure the op, the blocks and the bilinear heads, too, if not compiled.
-        json: Where to write all figures.
-        figure: Where to draw the networks' figures, as .svg and .png.
-        precision: What convolutions compute in; auto: bfloat16 where the hardware has it.
-        device: What is measured; auto: the accelerator if there is one.
+        networks: Networks, as in `sortnet list`; the default is all of them.
+        rounds: Number of measurements; the variants take turns.
+        compiled: Measure networks under torch.compile, relative to the sum both compiled and
+            eager. Compilation takes minutes.
+        against: naive also measures the plain formula in eager mode. pytorch measures training
+            with the sum, data loading included, against the usual PyTorch program.
+        parts: Also measure the op, the blocks and the bilinear heads (eager only).
+        json: File for all measurements.
+        figure: Figure of the networks' ratios, as .svg and .png.
+        precision: Precision of convolutions; auto: bfloat16 where the hardware has it.
+        device: Device to measure; auto: the accelerator if there is one.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -158,7 +158,7 @@ def bench(
     if against == "pytorch":
         _against_pytorch(networks or ("resnet20", "lenet"), rounds, precision, json)
         return
-    plan = cost.Plan(
+    plan = cost.BenchmarkPlan(
         networks or tuple(cost.CASES),
         rounds,
         compiled,
@@ -174,7 +174,9 @@ def bench(
         def show(name: str, done: int, total: int) -> None:
             progress.update(bar, description=name, completed=done, total=total)
 
-        for result in cost.bench(plan, show):  # what was measured is safe if the rest is not
+        for result in cost.bench(
+            plan, show
+        ):  # written after each part: an interruption loses one part
             if json is not None:
                 cost.write(result, json)
     for title, (heading, rows) in report.tables(result).items():

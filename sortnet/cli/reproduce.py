@@ -123,18 +123,18 @@ def claims(
     json: Path | None = None,
     only: tuple[str, ...] = (),
 ) -> None:
-    """Test each claim of the paper: how, what was found, and whether it holds.
+    """Test each claim of the paper and say whether it holds.
 
     $ sortnet claims
     $ sortnet claims --size mini --data data --json claims.json
     $ sortnet claims --only "sort-*" better-later --json claims.json
 
     Args:
-        size: smoke takes minutes; otherwise every network is timed.
-        data: The directory of all data sets.
-        out: The directory of all runs, whose results decide what is claimed of accuracy.
-        json: Where to write the verdicts; `sortnet report` shows a claims.json beside its runs.
-        only: Patterns of the names of claims to test; the file keeps the verdicts on the others.
+        size: smoke takes minutes; mini and paper time every network.
+        data: Directory of all data sets.
+        out: Directory of all runs; their results decide the claims about accuracy.
+        json: File for the verdicts; `sortnet report` shows a claims.json next to its runs.
+        only: Patterns of claims to test; other verdicts in the file are kept.
     """
     from rich.console import Console
 
@@ -171,20 +171,20 @@ def transfer(
     probe: bool = False,
     device: Device = "auto",
 ) -> None:
-    """Carry a network's features over to other images (section 4.3 of the paper).
+    """Transfer a network's features to another data set (section 4.3 of the paper).
 
     $ sortnet transfer runs/imagenet/alexnet-sort/seed0 --layer pool5 fc6 fc7
     $ sortnet transfer runs/cifar10/resnet20/seed0 --data path/to/images --probe
 
     Args:
-        run: A run's directory, or one with a saved network.
-        data: A data set's name, or the path of an image folder.
-        layer: Activations, by name; the last pooling and what follows it without any.
-        root: The directory of all data sets.
-        per_class: Training images of each category.
-        splits: How many times they are drawn.
-        probe: Fit a linear probe on the data's own split instead.
-        device: Where the network runs; auto: the accelerator if there is one.
+        run: Directory of a run or of a saved network.
+        data: Name of a data set, or path of an image folder.
+        layer: Activations by name; the default is the last pooling layer and those after it.
+        root: Directory of all data sets.
+        per_class: Training images per category.
+        splits: Number of random splits.
+        probe: Fit a linear probe on the data set's own split instead.
+        device: Device of the network; auto: the accelerator if there is one.
     """
     from rich.console import Console
     from rich.progress import Progress
@@ -226,16 +226,18 @@ def report(
     watch: bool = False,
     port: int = 0,
 ) -> None:
-    """Write one page that shows everything about some runs, or serve it while they train.
+    """Write an HTML page of runs, or serve it while they train.
 
     $ sortnet report runs -o report.html
     $ sortnet report runs/cifar10 --watch
+    $ sortnet report results
 
     Args:
-        runs: Directories; all runs in and below them are shown.
-        output: The page: one file that needs no other and no network.
-        watch: Serve the page on this machine, kept up to date, until Ctrl-C.
-        port: Of the served page; a free one without it.
+        runs: Directories; all runs in and below them are shown, also those kept as JSON files by
+            `sortnet reproduce --results`.
+        output: The page: one self-contained file.
+        watch: Serve the page on this machine and keep it up to date until Ctrl-C.
+        port: Port of the served page; 0 selects a free one.
     """
     from sortnet.lab.report import page, serve
 

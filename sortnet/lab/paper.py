@@ -1,8 +1,8 @@
 """The SORT paper's tables, timings and claims as data.
 
 Wang, Xie, Liu, Qiao, Zhang, Zhang, Tian and Yuille, "SORT: Second-Order Response Transform for
-Visual Recognition", ICCV 2017. The numbers stand here as printed, also where the paper contradicts
-itself; everything is in per cent unless it says otherwise and carries its place in the paper.
+Visual Recognition", ICCV 2017. Numbers are as printed, even where the paper contradicts itself, in
+percent unless stated otherwise, and with their place in the paper.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from sortnet.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class PaperResult:
     """One cell of a table.
 
     Attributes:
@@ -64,13 +64,13 @@ class Timing:
 class Drop:
     """The relative drop of an error, from sum to SORT, as the text quotes it."""
 
-    result: Result
+    result: PaperResult
     quoted: float
 
     @property
     def actual(self) -> float:
         """The same drop computed from the table."""
-        before, after = baseline(self.result).value, self.result.value
+        before, after = sum_beside(self.result).value, self.result.value
         assert before is not None
         assert after is not None
         return 100 * (before - after) / before
@@ -99,7 +99,7 @@ def _table(
     place: str,
     columns: tuple[tuple[str, str], ...],
     rows: Mapping[tuple[str, bool, str | None], tuple[float | tuple[float, float] | None, ...]],
-) -> tuple[Result, ...]:
+) -> tuple[PaperResult, ...]:
     """Expand a table that is written as in the paper.
 
     Arguments:
@@ -114,7 +114,7 @@ def _table(
         for (data, metric), cell in zip(columns, cells, strict=True):
             value, deviation = cell if isinstance(cell, tuple) else (cell, None)
             row = (network, branched, fusion, data, metric, value, place)
-            results.append(Result(*row, deviation, framework or None))
+            results.append(PaperResult(*row, deviation, framework or None))
     return tuple(results)
 
 
@@ -132,7 +132,9 @@ _FUSIONS = {
     "sum+max+prod": (10.80, 6.65, 7.90),
 }
 TABLE1 = tuple(
-    Result(network, branched, fusion.replace("prod", term), "cifar10", "error", value, "Table 1")
+    PaperResult(
+        network, branched, fusion.replace("prod", term), "cifar10", "error", value, "Table 1"
+    )
     for fusion, values in _FUSIONS.items()
     for (network, branched, term), value in zip(
         (("lenet", True, "prod"), ("bignet", True, "prod"), ("resnet20", False, "root")),
@@ -214,17 +216,17 @@ TIMINGS = (
 )
 
 
-def find(**wanted: str | bool | None) -> tuple[Result, ...]:
+def find_results(**wanted: str | bool | None) -> tuple[PaperResult, ...]:
     """Return the results whose fields have the wanted values, in the paper's order.
 
     Example:
-        >>> [result.value for result in find(network="resnet56", fusion="sort")]
+        >>> [result.value for result in find_results(network="resnet56", fusion="sort")]
         [5.5, 26.76, 2.19]
 
     Raises:
         ValueError: A field is unknown, or a value occurs nowhere in that field.
     """
-    names = [field.name for field in fields(Result)]
+    names = [field.name for field in fields(PaperResult)]
     for name, value in wanted.items():
         if name not in names:
             raise UsageError(f"unknown field {name!r}; there are: {', '.join(names)}")
@@ -238,7 +240,7 @@ def find(**wanted: str | bool | None) -> tuple[Result, ...]:
     )
 
 
-def baseline(result: Result) -> Result:
+def sum_beside(result: PaperResult) -> PaperResult:
     """Return the result of the same network with fusion `sum` that stands in the same column.
 
     Raises:
@@ -265,7 +267,7 @@ def claim(name: str) -> Claim:
 
 def _drops(*quoted: float, **wanted: str) -> tuple[Drop, ...]:
     """Pair the quoted numbers with the SORT results they belong to."""
-    results = find(fusion="sort", **wanted)
+    results = find_results(fusion="sort", **wanted)
     return tuple(Drop(result, number) for result, number in zip(results, quoted, strict=True))
 
 

@@ -1,14 +1,12 @@
 """Means over seeds, and comparisons of two configurations over paired seeds.
 
-A comparison is decided by a paired t-test, by these rules:
+A comparison is decided by a paired t-test, with these rules:
 
-- Fewer than `FEWEST` pairs decide nothing. Their mean difference is known, but no interval.
-- Neither does the same difference on every seed. It has no spread, so that a t-test would give
-  p = 0; but errors are counted in whole images, and equal counts do not mean that there is no
-  chance in them.
+- Fewer than `FEWEST` pairs decide nothing: they have a mean difference, but no interval.
+- Neither does the same difference on every seed. Without spread a t-test would give p = 0, but
+  errors are counted in whole images, and equal counts can be chance.
 - Where one verdict, table or page makes several comparisons, their p-values are corrected by
-  Holm's method (`adjust`), and the corrected ones decide. An interval is always that of one
-  comparison alone.
+  Holm's method (`adjust`), and the corrected ones decide. An interval is that of one comparison.
 """
 
 import statistics
@@ -20,7 +18,7 @@ ALPHA = 0.05
 FEWEST = 3
 """Pairs of runs below which nothing is decided."""
 ROUNDING = 1e-9
-"""Differences that vary by less than this part of the values are equal but for rounding."""
+"""Differences that vary by less than this share of the values are equal up to rounding."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class Summary:
 
 
 def summary(values: Sequence[float | None]) -> Summary:
-    """The mean and the standard deviation; None stands for a run that did not converge.
+    """Return mean and standard deviation; None stands for a run that did not converge.
 
     Example:
         >>> summary([7.0, 9.0, None])
@@ -76,17 +74,17 @@ class Comparison:
 
     @property
     def significant(self) -> bool:
-        """Whether the difference is more than chance."""
+        """Whether the corrected p-value is below `ALPHA`."""
         return self.adjusted_p is not None and self.adjusted_p < ALPHA
 
     @property
     def lower(self) -> bool:
-        """Whether it is below 0 by more than chance."""
+        """Whether the difference is significantly below 0."""
         return self.significant and self.mean < 0
 
     @property
     def higher(self) -> bool:
-        """Whether it is above 0 by more than chance."""
+        """Whether the difference is significantly above 0."""
         return self.significant and self.mean > 0
 
     def __str__(self) -> str:
@@ -110,7 +108,7 @@ def compare(
 
     Arguments:
         values: By seed; None for a run that did not converge.
-        baseline: What they are compared with.
+        baseline: The same for the configuration to compare with.
 
     Returns:
         ``values`` less ``baseline``; None if they have no seed in common.

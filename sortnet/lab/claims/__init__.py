@@ -1,4 +1,4 @@
-"""Every claim of the paper: how it was tested, the figures, and the verdict."""
+"""Test every claim of the paper: measurements and a verdict."""
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
@@ -32,12 +32,12 @@ CHECKS: dict[str, Check] = {
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a claim.
+    """A claim and its verdict.
 
     Attributes:
         claim: What the paper says, and where.
         verdict: ``holds``, ``does not hold`` or ``not decided``.
-        figures: What was measured, and on what.
+        figures: What was measured, and on what data.
     """
 
     claim: paper.Claim
@@ -45,7 +45,7 @@ class Verdict:
     figures: str
 
     def as_json(self) -> dict[str, str]:
-        """As `sortnet report` reads it."""
+        """Return what `sortnet report` reads."""
         return {
             "name": self.claim.name,
             "place": self.claim.place,
@@ -65,17 +65,17 @@ def claims(
 ) -> Iterator[Verdict]:
     """Test the claims of the paper, in its order.
 
-    What can be computed or timed is, here and now. Claims about accuracy and training take the
-    best results there are, of `sortnet reproduce` at size mini or paper: from the runs, and from
-    what is stored; a verdict needs several seeds, for it is about more than chance.
+    Claims about the operation and its cost are computed and timed now. Claims about accuracy and
+    training use the results of `sortnet reproduce` nearest to the paper's schedule, from run
+    directories and stored records; a verdict needs at least three seeds.
 
     Arguments:
-        size_: At smoke all of it takes minutes; otherwise every network is timed.
-        root: The directory of all data.
+        size_: ``smoke`` takes minutes; otherwise every network is timed.
+        root: The directory of all data sets.
         out: The directory of all runs.
-        show: Is told what comes next, how much is done, and of how much.
-        stored: The directory of what is kept of runs.
-        only: Patterns of the names of claims; all are tested without any.
+        show: Called with the next claim's name, the number of claims done, and of all.
+        stored: The directory of stored records.
+        only: Patterns of the claims' names; all claims if empty.
 
     Raises:
         ValueError: No claim has such a name.
@@ -91,16 +91,16 @@ def claims(
 
 
 def selected(only: Sequence[str]) -> list[paper.Claim]:
-    """The claims whose names match any of some patterns; all without a pattern."""
+    """Return the claims whose names match any of the patterns; all without a pattern."""
     for pattern in only:
         if not any(fnmatch(claim.name, pattern) for claim in paper.CLAIMS):
             names = ", ".join(claim.name for claim in paper.CLAIMS)
-            raise UsageError(f"no claim is like {pattern!r}; there are {names}")
+            raise UsageError(f"no claim matches {pattern!r}; there are {names}")
     return [c for c in paper.CLAIMS if not only or any(fnmatch(c.name, p) for p in only)]
 
 
 def known(*places: Path) -> Iterator[results.ExperimentResults]:
-    """All results of experiments that there are, of any size but smoke."""
+    """Return the results of all experiments that have any, at any size but smoke."""
     sizes = [name for name in SIZES if name != "smoke"]
     for size_, precision in itertools.product(sizes, PRECISIONS):
         for name in EXPERIMENTS:
@@ -110,7 +110,7 @@ def known(*places: Path) -> Iterator[results.ExperimentResults]:
 
 
 def write(verdicts: list[Verdict], path: Path) -> None:
-    """Keep verdicts where `sortnet report` finds them; a file keeps those of other claims."""
+    """Write verdicts for `sortnet report`; verdicts on other claims in the file are kept."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = {verdict.claim.name: verdict.as_json() for verdict in verdicts}
     names = [claim.name for claim in paper.CLAIMS]

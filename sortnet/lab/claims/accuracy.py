@@ -152,7 +152,7 @@ def overfitting(context: Context) -> Finding:
 
 def record(context: Context) -> Finding:
     """WRN-28-SORT on SVHN against the best number that the paper cites."""
-    cited = [r.value for r in paper.find(data="svhn") if not r.network.islower()]
+    cited = [r.value for r in paper.find_results(data="svhn") if not r.network.islower()]
     best = min(value for value in cited if value is not None)
     table = Evidence.of(context, "table2")
     mine = table.values("WRN-28-SORT", "SVHN")

@@ -11,18 +11,18 @@ from torch import Tensor, nn
 from sortnet.blocks import Basic, TwoBranch
 from sortnet.fusion import EPS, Fusion, fuse, kernels
 from sortnet.lab.claims.finding import Check, Context, Finding, finding
-from sortnet.lab.measure import parameters
+from sortnet.lab.measure import parameters, receptive_fields
 from sortnet.networks import NETWORKS, Network, create_model
 
 Fused = Callable[[Tensor, Tensor], Tensor]
 PROD: Fused = partial(fuse, terms=("sum", "prod"))
 ROOT: Fused = partial(fuse, terms=("sum", "root"))
 SIZES = {"alexnet": 67, "resnet18": 64, "resnet34": 64, "resnet50": 64}
-"""Images of the large networks here: the smallest that they take."""
+"""The smallest images that the large networks accept."""
 
 
 def _pair(name: str) -> tuple[Network, Network]:
-    """A network with the sum and with SORT, in its two-branch form where it is a chain."""
+    """Return a network with the sum and with SORT; a chain in its two-branch form."""
     options: dict[str, Any] = {"branched": True} if "branched" in NETWORKS[name].variants else {}
     if name == "wrn28":
         options = {"width": 1}
@@ -32,7 +32,7 @@ def _pair(name: str) -> tuple[Network, Network]:
 
 
 def no_new_parameters(context: Context) -> Finding:
-    """Count, in every network of the paper."""
+    """Count parameters and state-dict entries in every network of the paper."""
     added = keys = 0
     for name in NETWORKS:
         plain, second = _pair(name)
@@ -42,21 +42,21 @@ def no_new_parameters(context: Context) -> Finding:
         create_model("resnet20")
     )
     figures = (
-        f"{added} parameters and {keys} entries of the state dict more in all of"
-        f" {len(NETWORKS)} networks; a gate, one number a channel, would add {gated} to ResNet-20"
+        f"{added} parameters and {keys} state-dict entries added in all of"
+        f" {len(NETWORKS)} networks; gates, one number per channel, would add {gated} to ResNet-20"
     )
     return finding(added == keys == 0, figures)
 
 
 def wide_range(context: Context) -> Finding:
-    """Take a training step's gradient in every network, in which only the fusions differ."""
+    """Compute a gradient in every network, and check that only the fusions differ."""
     changed, trained = 0, 0
     for name in NETWORKS:
         plain, second = _pair(name)
         kinds = [[m for m in n.modules() if not isinstance(m, Fusion)] for n in (plain, second)]
         changed += any(repr(type(a)) != repr(type(b)) for a, b in zip(*kinds, strict=True))
         images = torch.randn(2, 3, plain.size, plain.size)
-        with kernels.using("plain"):  # none is worth its compilation for one step
+        with kernels.using("plain"):  # compiling kernels does not pay for one step
             torch.autograd.backward(F.cross_entropy(second(images), torch.tensor([0, 1])))
         gradients = [p.grad for p in second.parameters()]
         trained += all(g is not None and bool(g.isfinite().all()) for g in gradients)
@@ -67,28 +67,20 @@ def wide_range(context: Context) -> Finding:
     return finding(trained == len(NETWORKS) and changed == 0, figures)
 
 
-def _seen(module: nn.Module, channels: int = 1, side: int = 31) -> int:
-    """The side of what the middle response of a module depends on, with positive weights."""
-    module = module.double().eval()
-    for parameter in module.parameters():
-        nn.init.constant_(parameter, 0.1)
-    image = torch.ones(1, channels, side, side, dtype=torch.float64, requires_grad=True)
-    response = module(image)
-    middle = response.shape[-1] // 2
-    (gradient,) = torch.autograd.grad(response[..., middle, middle].sum(), image)
-    columns = gradient.sum((0, 1, 2)).nonzero().flatten()
-    return int(columns[-1] - columns[0]) + 1
+def _seen(module: nn.Module) -> int | None:
+    """Return the receptive field of a module."""
+    return receptive_fields(Network({"module": module}, size=63))["module"]
 
 
 def receptive_field(context: Context) -> Finding:
-    """By the support of one response's gradient."""
+    """Measure receptive fields by the support of one response's gradient."""
     found, holds = [], True
     for kernel in (3, 5, 11):
-        one = _seen(nn.Conv2d(1, 1, kernel, padding=kernel // 2))
-        two = _seen(TwoBranch(1, 1, kernel, Fusion("sort"), padding=kernel // 2))
+        one = _seen(nn.Conv2d(3, 8, kernel, padding=kernel // 2))
+        two = _seen(TwoBranch(3, 8, kernel, Fusion("sort"), padding=kernel // 2))
         holds &= one == two == kernel
         found.append(f"{one} and {two} pixels for k = {kernel}")
-    blocks = [_seen(Basic(1, 1, 1, Fusion(f, block="residual"))) for f in ("sum", "sort")]
+    blocks = [_seen(Basic(3, 3, 1, Fusion(f, block="residual"))) for f in ("sum", "sort")]
     holds &= blocks[0] == blocks[1]
     figures = (
         f"one kernel and its two-branch form with SORT see {', '.join(found)};"
@@ -98,7 +90,7 @@ def receptive_field(context: Context) -> Finding:
 
 
 def finite_gradient(context: Context) -> Finding:
-    """The largest slope of the root with one branch at 1 and the other going to 0."""
+    """Find the largest slope of the root with one branch at 1 and the other going to 0."""
     slopes = {}
     for eps in (EPS, 1e-12):
         a = torch.logspace(-16, 0, 200, dtype=torch.float64).requires_grad_()
@@ -117,7 +109,7 @@ def finite_gradient(context: Context) -> Finding:
 
 
 def gradient(context: Context) -> Finding:
-    """Equation 2 against autograd, for the weights of one branch."""
+    """Compare equation 2 with autograd, for the weights of one branch."""
     branch1, branch2 = (
         nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.ReLU()).double()
         for _ in range(2)
@@ -137,14 +129,14 @@ def gradient(context: Context) -> Finding:
 
 
 def _by_closeness(fused: Fused) -> tuple[bool, float]:
-    """Whether the output grows as two responses of sum 2 come closer; its value if one is 0."""
+    """Return whether the output grows as (0, 2) becomes (1, 1), and its value at (0, 2)."""
     a = torch.linspace(0, 1, 101, dtype=torch.float64)
     y = fused(a, 2 - a)
     return bool((y.diff() > 0).all()), float(y[0])
 
 
 def consistent_responses(context: Context) -> Finding:
-    """Responses from (0, 2) to (1, 1)."""
+    """Check that the output grows from (0, 2) to (1, 1)."""
     grows, alone = _by_closeness(PROD)
     root_grows, root_alone = _by_closeness(ROOT)
     figures = (
@@ -156,7 +148,7 @@ def consistent_responses(context: Context) -> Finding:
 
 
 def logical_and(context: Context) -> Finding:
-    """The term at all combinations of responding and not."""
+    """Evaluate the term for responses of 0 and 1."""
     states = torch.tensor([0.0, 1.0], dtype=torch.float64)
     a, b = torch.meshgrid(states, states, indexing="ij")
     terms = {name: fuse(a, b, (name,)) for name in ("prod", "root")}
@@ -172,7 +164,7 @@ def logical_and(context: Context) -> Finding:
 
 
 def nonlinear_region(context: Context) -> Finding:
-    """Where the second derivatives of Figure 2's functions are not zero, at 10,000 points."""
+    """Find where second derivatives of Figure 2's functions are nonzero, at 10,000 points."""
     points = (torch.rand(10_000, 2, dtype=torch.float64) * 4 - 2).requires_grad_()
     inside = (points > 0).all(1)
     parts = {}
@@ -197,7 +189,7 @@ def nonlinear_region(context: Context) -> Finding:
 
 
 def _reaction(terms: tuple[str, ...]) -> float:
-    """How much one branch's gradient changes when the other branch does."""
+    """Return how much one branch's gradient changes with the other branch."""
     a = torch.rand(1000, dtype=torch.float64).requires_grad_()
     slopes = [
         torch.autograd.grad(fuse(a, torch.rand_like(a), terms).sum(), a)[0] for _ in range(2)
@@ -206,7 +198,7 @@ def _reaction(terms: tuple[str, ...]) -> float:
 
 
 def square_stays_in_branch(context: Context) -> Finding:
-    """Change one branch and look at the other one's gradient."""
+    """Change one branch and compare the other one's gradient."""
     square, prod = _reaction(("sum", "square")), _reaction(("sum", "prod"))
     figures = f"with new responses of the other branch the gradient changes by {square:g} with the"
     return finding(square == 0 < prod, f"{figures} square, by up to {prod:.2f} with the product")
@@ -219,14 +211,14 @@ def _trained(terms: tuple[str, ...]) -> float:
 
 
 def max_trains_half(context: Context) -> Finding:
-    """The part of all responses that get a gradient."""
+    """Count the responses that get a gradient."""
     maximum, added = _trained(("max",)), _trained(("sum",))
     figures = f"{100 * maximum:.0f} % of the responses get a gradient with the maximum,"
     return finding((maximum, added) == (0.5, 1.0), f"{figures} {100 * added:.0f} % with the sum")
 
 
 def max_ignores_consistency(context: Context) -> Finding:
-    """The maximum of responses from (0, 2) to (1, 1)."""
+    """Check that the maximum does not grow from (0, 2) to (1, 1)."""
     grows, alone = _by_closeness(partial(fuse, terms=("max",)))
     figures = f"from (0, 2) to (1, 1) the maximum falls from {alone:g} to 1"
     return finding(not grows, figures)

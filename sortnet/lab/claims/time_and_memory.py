@@ -87,7 +87,7 @@ def _head(machine: Machine, name: str) -> Variant:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         sort = name == "SORT"
-        options = {**CASES["bignet"].variant, **({} if sort else {"head": name})}
+        options = {**CASES["bignet"].options, **({} if sort else {"head": name})}
         network = machine.place(create_model("bignet", 10, "sort" if sort else "sum", **options))
     optimizer = machine.sgd(network.parameters(), lr=1e-6, momentum=0.9, decay=1e-4)
     return Variant(name, network, optimizer=optimizer)
@@ -99,12 +99,12 @@ def bilinear_slower(context: Context) -> Finding:
     batch = CASES["bignet"].batch
     images = machine.images(torch.randn(batch, 3, 32, 32))
     labels = machine.labels(torch.randint(10, (batch,)))
-    found = cost.compare(
+    found = cost.time_in_turns(
         [_head(machine, name) for name in HEADS],
-        lambda contestant: contestant.step(machine, images, labels),
+        lambda variant: variant.step(machine, images, labels),
         7 if context.brief else 36,
     )
-    times = {each.contestant.name: each.time for each in found}
+    times = {each.variant.name: each.time for each in found}
     figures = ", ".join(f"{name} pooling takes {_text(time)}" for name, time in times.items())
     figures += " of SORT's time for a step, in place of BigNet*'s fully connected layers"
     if all(time.low > 1 for time in times.values()):

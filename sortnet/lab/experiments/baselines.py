@@ -1,6 +1,6 @@
-"""What a run is compared with: its baseline, and what the paper prints for it.
+"""The baseline of a run, and what the paper prints for it.
 
-Tables, claims and the page all ask here, so that they cannot pair runs in different ways.
+Tables, claims and the page all pair runs by these functions.
 """
 
 import json
@@ -16,16 +16,16 @@ from sortnet.networks import NETWORKS
 FUSION_OPTIONS = ("gate", "eps", "where")
 """Options that the plain sum does not use."""
 METRICS = {"error": ("error", "top1-error"), "error5": ("top5-error",)}
-"""What the paper calls our metrics, where it does so in another way."""
+"""The paper's names of our metrics, where they differ."""
 
 
 def is_gated(run: Run) -> bool:
-    """Whether its second-order terms have gates, which the paper does not have."""
+    """Whether its second-order terms have gates, which are not in the paper."""
     return run.built(0).get("gate") is not None
 
 
 def training_key(run: Run) -> str:
-    """Equal for runs that differ in nothing that changes the outcome but the seed.
+    """Return a key that is equal for runs whose outcome differs only by the seed.
 
     Labels do not count: the names of run and recipe, the recipe's scale (its sections do), how
     often held-out images are evaluated, and options that are off.
@@ -36,18 +36,18 @@ def training_key(run: Run) -> str:
 
 
 def _used(run: Run) -> dict[str, Any]:
-    """The options that are not off."""
+    """Return the options that are on."""
     return {k: v for k, v in run.options.items() if v is not None and v is not False}
 
 
 def baseline(run: Run) -> Run | None:
-    """The run with which a fusion is compared: the same with fusion ``sum`` and without a gate.
+    """Return the run a fusion is compared with: the same with fusion ``sum`` and without a gate.
 
     Network, data, recipe, options, precision and held-out images are the same. To find it among
     other runs, compare `training_key`.
 
     Returns:
-        None for a run with the sum, which is compared with nothing.
+        None for a run with the sum.
 
     Example:
         >>> from sortnet.lab.recipes import GATED, RESNET
@@ -78,7 +78,7 @@ class PaperValue:
 
 
 def paper_values(run: Run, metric: str = "error") -> list[PaperValue]:
-    """What the paper prints for a run, the latest table first; nothing if it did not run that.
+    """Return what the paper prints for a run, the latest table first; empty if it has no such run.
 
     The paper has no gates, and no networks of another width, with frozen weights or from given
     ones. Precision, seed, and what it does not tell of its training do not matter.
@@ -104,7 +104,7 @@ def paper_values(run: Run, metric: str = "error") -> list[PaperValue]:
 
 
 def _printed(run: Run, metric: str) -> list[tuple[float | None, str]]:
-    """Value and place of what the paper prints."""
+    """Return value and place of what the paper prints."""
     options = _used(run)
     branched = bool(options.pop("branched", False))
     head = options.pop("head", None)
@@ -127,10 +127,12 @@ def _in_tables(run: Run, metric: str, branched: bool) -> list[tuple[float | None
     carried = metric.endswith("-accuracy") and run.data == "imagenet"
     data = "caltech256" if carried else run.data
     crops = "caffe" if run.recipe.area is None else "torch"
-    found: list[paper.Result] = []
+    found: list[paper.PaperResult] = []
     for fusion in _names(run, branched):
         with suppress(ValueError):  # the paper has no such network, fusion or data at all
-            found += paper.find(network=run.network, branched=branched, fusion=fusion, data=data)
+            found += paper.find_results(
+                network=run.network, branched=branched, fusion=fusion, data=data
+            )
     return [
         (result.value, result.place)
         for result in found
@@ -139,7 +141,7 @@ def _in_tables(run: Run, metric: str, branched: bool) -> list[tuple[float | None
 
 
 def _names(run: Run, branched: bool) -> tuple[str | None, ...]:
-    """What the paper's tables call the run's fusion; None where nothing is fused."""
+    """Return the names of the run's fusion in the paper's tables; None where nothing is fused."""
     chain = "branched" in NETWORKS[run.network].variants
     if chain and not branched:
         return (None,)

@@ -1,6 +1,6 @@
-"""What SORT costs: the op, the block and every network of the paper, beside the linear sum.
+"""What SORT costs relative to the sum: the op, the blocks and every network of the paper.
 
-Everything is a ratio of two things measured in turns, in one process. Sections 1, 3.1, 3.4 and
+Every number is a ratio of two variants measured in turns in one process. Sections 1, 3.1, 3.4 and
 4.2.2 of the paper claim less than 5 % more time, no more memory, and much less than bilinear
 pooling.
 """
@@ -39,45 +39,45 @@ WARM_UP = 2
 
 
 @dataclass(frozen=True)
-class Case:
-    """A network at a size that fits.
+class BenchmarkCase:
+    """A network and a batch size that a CPU can measure.
 
     Attributes:
         network: Its name.
-        batch: Images in a step: the paper's 100, fewer where a step would take seconds.
-        variant: What else `create_model` is given.
+        batch: Images per step: the paper's 100, fewer where a step would take seconds.
+        options: Further arguments of `create_model`.
     """
 
     network: str
     batch: int
-    variant: dict[str, Any] = field(default_factory=dict)
+    options: dict[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         """The name in tables."""
-        title = display(self.network, branched="branched" in self.variant)
-        width = self.variant.get("width")
+        title = display(self.network, branched="branched" in self.options)
+        width = self.options.get("width")
         return title + (f"-{width}" if width else "")
 
 
 BRANCHED = {"branched": True}
 CASES = {
-    "resnet20": Case("resnet20", 100),
-    "wrn28": Case("wrn28", 12, {"width": 4}),
-    "lenet": Case("lenet", 100, BRANCHED),
-    "resnet18": Case("resnet18", 8),
-    "resnet32": Case("resnet32", 100),
-    "bignet": Case("bignet", 10, BRANCHED),
-    "alexnet": Case("alexnet", 4, BRANCHED),
-    "resnet50": Case("resnet50", 4),
-    "resnet56": Case("resnet56", 100),
-    "resnet34": Case("resnet34", 4),
+    "resnet20": BenchmarkCase("resnet20", 100),
+    "wrn28": BenchmarkCase("wrn28", 12, {"width": 4}),
+    "lenet": BenchmarkCase("lenet", 100, BRANCHED),
+    "resnet18": BenchmarkCase("resnet18", 8),
+    "resnet32": BenchmarkCase("resnet32", 100),
+    "bignet": BenchmarkCase("bignet", 10, BRANCHED),
+    "alexnet": BenchmarkCase("alexnet", 4, BRANCHED),
+    "resnet50": BenchmarkCase("resnet50", 4),
+    "resnet56": BenchmarkCase("resnet56", 100),
+    "resnet34": BenchmarkCase("resnet34", 4),
 }
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One thing with SORT beside the same with the sum.
+    """One measurement relative to the sum.
 
     Attributes:
         level: ``op``, ``block``, ``network`` or ``head``.
@@ -85,15 +85,15 @@ class Measurement:
         what: ``forward``, ``both passes`` or ``step``.
         mode: ``eager`` or ``compiled``.
         against: ``SORT``; ``naive`` for its plain formula; or a head in its place.
-        base: The mode of the sum that it is compared with.
+        base: The mode of the sum it is compared with.
         time: The ratio to the sum.
-        seconds: For one call, median, with the sum and with what is compared.
-        saved: Bytes kept for the backward pass, in the same order; none in a forward pass.
-        peak: Bytes held at most, in the same order.
-        images: Images a second, of what is compared.
-        arithmetic: The share of the machine's peak multiply-adds, of what is compared.
-        bandwidth: The share of the machine's peak bytes; for the op only, whose traffic is known.
-        compilation: Seconds until the first step was done, of what is compiled.
+        seconds: Median of one call, with the sum and with the variant.
+        saved: Bytes saved for backward, in the same order; None for a forward pass.
+        peak: Peak bytes, in the same order.
+        images: Images per second of the variant.
+        arithmetic: The variant's share of the machine's peak multiply-adds.
+        bandwidth: Its share of the peak bandwidth; only for the op, whose traffic is known.
+        compilation: Seconds of the first compiled step.
     """
 
     level: str
@@ -114,7 +114,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Variant:
-    """A way to do the same thing: its name, what is run, and the kernels' mode."""
+    """One way to compute the same: a name, a callable and the kernels' mode."""
 
     name: str
     model: Callable[..., Tensor]
@@ -148,59 +148,59 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class CostComparison:
-    """A contestant beside the one that it is held to: their ratio, and the median of each."""
+class VariantTiming:
+    """A variant relative to a base: the ratio of their times, and the median of each."""
 
-    contestant: Variant
+    variant: Variant
     base: Variant
     time: Ratio
     seconds: tuple[float, float]
 
 
-def compare(
-    contestants: Sequence[Variant],
+def time_in_turns(
+    variants: Sequence[Variant],
     call: Callable[[Variant], None],
     rounds: int,
     bases: int = 1,
-) -> list[CostComparison]:
-    """Let the contestants take turns, and compare each with the first, or each of the first few.
+) -> list[VariantTiming]:
+    """Time variants in turns, and relate each to the first one, or to each of the first few.
 
     Arguments:
-        contestants: Who takes part.
-        call: What each does when it is its turn.
-        rounds: How many turns each has.
-        bases: How many, at the head of the contestants, the others are compared with.
+        variants: The bases first.
+        call: Called with the variant whose turn it is.
+        rounds: Turns of each variant.
+        bases: Number of bases.
     """
-    functions = [partial(call, contestant) for contestant in contestants]
+    functions = [partial(call, variant) for variant in variants]
     for function in functions:
         for _ in range(WARM_UP):
             function()
     times = side_by_side(functions, rounds)
     middles = [statistics.median(each) for each in times]
     return [
-        CostComparison(
-            contestants[i], contestants[j], ratio(times[i], times[j]), (middles[j], middles[i])
+        VariantTiming(
+            variants[i], variants[j], ratio(times[i], times[j]), (middles[j], middles[i])
         )
-        for i in range(bases, len(contestants))
+        for i in range(bases, len(variants))
         for j in range(bases)
     ]
 
 
 def measure_op(machine: Machine, peak: Peak, rounds: int, naive: bool) -> Iterator[Measurement]:
-    """`sort` beside `torch.add`, on tensors of 6 to 60 MB."""
+    """Measure `sort` relative to `torch.add`, on tensors of 6 to 60 MB."""
     for term in ("prod", "root"):
         for shape in ((100, 16, 32, 32), (100, 64, 32, 32), (16, 256, 56, 56)):
             a, b = (machine.images(torch.randn(shape)).requires_grad_() for _ in range(2))
             fuse = partial(sort, term=term)
-            contestants = [Variant("sum", torch.add), Variant("SORT", fuse)]
-            contestants += [Variant("naive", fuse, "plain")] if naive else []
+            variants = [Variant("sum", torch.add), Variant("SORT", fuse)]
+            variants += [Variant("naive", fuse, "plain")] if naive else []
             size = a.numel() * a.element_size()
             # forward: two tensors read, one written; backward: three read, two written
             for what, passes in (("forward", 3), ("both passes", 8)):
                 act = Variant.forward if what == "forward" else Variant.backward
                 call = lambda c, act=act, a=a, b=b: act(c, a, b)  # noqa: E731
-                for found in compare(contestants, call, rounds):
-                    against, seconds = found.contestant.name, found.seconds
+                for found in time_in_turns(variants, call, rounds):
+                    against, seconds = found.variant.name, found.seconds
                     share = passes * size / seconds[1] / peak.bytes if against == "SORT" else None
                     name = f"{term}, {size / 1e6:.0f} MB"
                     yield Measurement(
@@ -210,7 +210,7 @@ def measure_op(machine: Machine, peak: Peak, rounds: int, naive: bool) -> Iterat
 
 
 def measure_blocks(machine: Machine, rounds: int, naive: bool) -> Iterator[Measurement]:
-    """The three kinds of block, at the size of ResNet-20's first stage, and LeNet*'s second."""
+    """Measure the three kinds of block, at sizes of ResNet-20 and LeNet*."""
     blocks: dict[str, tuple[Callable[[str], nn.Module], tuple[int, ...]]] = {
         "two branches": (
             lambda terms: TwoBranch(32, 32, 5, Fusion(terms), padding=2),
@@ -231,17 +231,17 @@ def measure_blocks(machine: Machine, rounds: int, naive: bool) -> Iterator[Measu
     for name, (make, shape) in blocks.items():
         x = machine.images(torch.randn(shape)).requires_grad_()
         plain, block = (machine.place(make(terms)) for terms in ("sum", "sort"))
-        contestants = [Variant("sum", plain), Variant("SORT", block)]
-        contestants += [Variant("naive", block, "plain")] if naive else []
+        variants = [Variant("sum", plain), Variant("SORT", block)]
+        variants += [Variant("naive", block, "plain")] if naive else []
         for what, act in (
             ("forward", Variant.forward),
             ("both passes", Variant.backward),
         ):
             call = lambda c, act=act, x=x: act(c, x)  # noqa: E731
-            for found in compare(contestants, call, rounds):
-                with kernels.using(found.contestant.mode):
+            for found in time_in_turns(variants, call, rounds):
+                with kernels.using(found.variant.mode):
                     saved = (saved_bytes(plain, x), saved_bytes(block, x))
-                against = found.contestant.name
+                against = found.variant.name
                 yield Measurement(
                     "block", name, what, "eager", against, "eager", found.time, found.seconds,
                     saved=saved if what != "forward" else None,
@@ -249,21 +249,21 @@ def measure_blocks(machine: Machine, rounds: int, naive: bool) -> Iterator[Measu
 
 
 def measure_network(
-    case: Case, machine: Machine, peak: Peak, rounds: int, against: Sequence[str]
+    case: BenchmarkCase, machine: Machine, peak: Peak, rounds: int, against: Sequence[str]
 ) -> Iterator[Measurement]:
-    """A network with SORT, its plain formula, or another head, beside the one with the sum.
+    """Measure a network with SORT, the plain formula or another head, relative to the sum.
 
-    Compiled, it stands beside the sum compiled and as it is: now this one is faster, now that.
+    A compiled network is related to the sum both compiled and eager: either may be faster.
     """
-    contestants = [_contestant(case, machine, name) for name in ("sum", *against)]
-    size = contestants[0].model.size  # type: ignore[attr-defined]
+    variants = [_variant(case, machine, name) for name in ("sum", *against)]
+    size = variants[0].model.size  # type: ignore[attr-defined]
     images = machine.images(torch.randn(case.batch, 3, size, size))
     labels = machine.labels(torch.randint(10, (case.batch,)))
-    done = {c.name: case.batch * work(c.model, images[:1]).total for c in contestants}  # type: ignore[arg-type]
+    done = {c.name: case.batch * work(c.model, images[:1]).total for c in variants}  # type: ignore[arg-type]
     bases, compilation = 1, None
     if machine.compile:
-        plain, *others = [_compiled(c, machine) for c in contestants]
-        contestants, bases = [plain, contestants[0], *others], 2
+        plain, *others = [_compiled(c, machine) for c in variants]
+        variants, bases = [plain, variants[0], *others], 2
         started = time.perf_counter()
         others[-1].step(machine, images, labels)
         compilation = time.perf_counter() - started
@@ -272,14 +272,14 @@ def measure_network(
     # Compiled, a forward pass alone would be another minute's compilation for each.
     for what in ["step"] if machine.compile else ["step", "both passes", "forward"]:
         call = _call(what, machine, images, labels)
-        chosen = [c for c in contestants if what == "step" or c.name != "naive"]
+        chosen = [c for c in variants if what == "step" or c.name != "naive"]
         turns = rounds if what == "step" else max(1, rounds // 3)
-        for found in compare(chosen, call, turns, bases):
-            c, seconds = found.contestant, found.seconds
+        for found in time_in_turns(chosen, call, turns, bases):
+            c, seconds = found.variant, found.seconds
             multiply_adds = done[c.name] * (1 if what == "forward" else 3)
             measured = Measurement(
                 level, case.name, what, mode, c.name,
-                mode if found.base is contestants[0] else "eager",
+                mode if found.base is variants[0] else "eager",
                 found.time, seconds,
                 images=case.batch / seconds[1],
                 arithmetic=multiply_adds / seconds[1] / peak.multiply_adds,
@@ -291,19 +291,19 @@ def measure_network(
             yield measured
 
 
-def _contestant(case: Case, machine: Machine, name: str) -> Variant:
+def _variant(case: BenchmarkCase, machine: Machine, name: str) -> Variant:
     fusion = "sort" if name in ("SORT", "naive") else "sum"
     head = name if name in ("bilinear", "compact") else None
     torch.manual_seed(0)
-    network = machine.place(create_model(case.network, 10, fusion, head=head, **case.variant))
+    network = machine.place(create_model(case.network, 10, fusion, head=head, **case.options))
     # so small a rate that a thousand steps on noise change nothing
     optimizer = machine.sgd(network.parameters(), lr=1e-6, momentum=0.9, decay=1e-4)
     return Variant(name, network, "plain" if name == "naive" else "auto", optimizer)
 
 
-def _compiled(contestant: Variant, machine: Machine) -> Variant:
-    assert isinstance(contestant.model, nn.Module)
-    return replace(contestant, model=machine.maybe_compile(contestant.model))
+def _compiled(variant: Variant, machine: Machine) -> Variant:
+    assert isinstance(variant.model, nn.Module)
+    return replace(variant, model=machine.maybe_compile(variant.model))
 
 
 def _call(
@@ -313,9 +313,9 @@ def _call(
         return lambda c: c.step(machine, images, labels)
     act = Variant.forward if what == "forward" else Variant.backward
 
-    def call(contestant: Variant) -> None:
+    def call(variant: Variant) -> None:
         with machine.autocast():
-            act(contestant, images)
+            act(variant, images)
 
     return call
 
@@ -336,17 +336,17 @@ HEADS = ("SORT", "bilinear", "compact")
 
 
 @dataclass(frozen=True)
-class Plan:
+class BenchmarkPlan:
     """What to measure.
 
     Attributes:
-        networks: Out of `CASES`.
-        rounds: How many times each thing is measured.
-        compiled: Whether the networks with SORT are compiled.
-        naive: Whether the plain formula is measured beside SORT.
-        parts: Whether op, blocks and heads are measured, too.
-        precision: What convolutions compute in.
-        device: The kind of device, one of `sortnet.lab.training.DEVICES`.
+        networks: Keys of `CASES`.
+        rounds: Measurements of each variant.
+        compiled: Compile the networks with SORT.
+        naive: Also measure the plain formula.
+        parts: Also measure op, blocks and heads.
+        precision: Precision of convolutions.
+        device: One of `sortnet.lab.training.DEVICES`.
     """
 
     networks: tuple[str, ...] = tuple(CASES)
@@ -368,7 +368,7 @@ class Plan:
     def tasks(
         self, machine: Machine, peak: Peak
     ) -> dict[str, Callable[[], Iterator[Measurement]]]:
-        """What is to be done, by the name to show while doing it."""
+        """Return the measurements to make, by the name shown meanwhile."""
         against = ("SORT", "naive") if self.naive else ("SORT",)
         tasks: dict[str, Callable[[], Iterator[Measurement]]] = {}
         if self.parts and not self.compiled:
@@ -384,14 +384,14 @@ class Plan:
         return tasks
 
 
-def bench(plan: Plan, show: Callable[[str, int, int], None]) -> Iterator[dict[str, Any]]:
-    """Measure all that the plan names; after each part, give what there is, ready for JSON.
+def bench(plan: BenchmarkPlan, show: Callable[[str, int, int], None]) -> Iterator[dict[str, Any]]:
+    """Run a benchmark; after each part, yield all results so far, ready for JSON.
 
-    Numbers have four digits, which is more than they are good for.
+    Numbers are rounded to four digits.
 
     Arguments:
         plan: What to measure.
-        show: Is told what comes next, how much is done, and of how much.
+        show: Called with the name of the next part, the number of parts done, and of all.
     """
     machine = Machine.here(compile="off", precision=plan.precision, device=plan.device)
     peak = machine_peak(machine.device)

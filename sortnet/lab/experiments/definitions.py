@@ -1,8 +1,7 @@
-"""The paper's tables and curves as data: which run belongs in which cell, and what the paper has.
+"""The paper's tables and curves as data: which run fills which cell, and the paper's number.
 
-Every run here is the paper's: its network, its data, its schedule, seed 0, but for the last five
-experiments, which are ours. `sizes` makes them shorter, `sweep` trains them, `results` collects
-what came of them.
+Every run has the paper's network, data and schedule, and seed 0, except in our own experiments
+(`recipes` and later). `sizes` shortens runs, `sweep` trains them, `results` collects them.
 """
 
 from collections.abc import Iterable
@@ -26,14 +25,14 @@ class Cell:
     """A cell of a table.
 
     Attributes:
-        row: Its row's heading.
-        column: Its column's.
+        row: The heading of its row.
+        column: The heading of its column.
         run: The run that fills it.
-        paper: What the paper prints for the run; None where it has a dash or nothing.
-        metric: Which figure of the run it is: ``error``, ``error5``, ``validation`` for the last
-            one on held-out images, or a layer's accuracy after transfer.
+        paper: The paper's number; None where it has a dash or nothing.
+        metric: The metric of the run: ``error``, ``error5``, ``validation`` for the last error on
+            held-out images, or a layer's accuracy after transfer.
         dash: Whether the paper prints a dash: the network did not converge.
-        baseline: The row with which this one is compared, seed by seed: that of the run's
+        baseline: The row it is compared with, seed by seed: that of the run's
             `sortnet.lab.experiments.baselines.baseline`, if the column has it.
     """
 
@@ -51,10 +50,10 @@ class Experiment:
     """A table or figure of the paper.
 
     Attributes:
-        name: As `sortnet reproduce` takes it.
+        name: The argument of `sortnet reproduce`.
         title: What it shows.
         cells: In the paper's order.
-        transfer: The data to which the trained networks' features are carried over.
+        transfer: The data set to which the trained networks' features are transferred.
     """
 
     name: str
@@ -68,13 +67,13 @@ class Experiment:
         return tuple({cell.run.id: cell.run for cell in self.cells}.values())
 
 
-def _run(result: paper.Result, **changes: Any) -> Run:  # noqa: ANN401
-    """The run behind a cell of the paper; terms that are SORT's are called so, to be run once."""
+def _run(result: paper.PaperResult, **changes: Any) -> Run:  # noqa: ANN401
+    """Return the run behind a cell of the paper; SORT's terms become ``sort``, to be run once."""
     fusion = result.fusion or "sum"
     fusion = "sort" if fusion in ("sum+prod", "sum+root") else fusion
     options = {"branched": True} if result.branched else {}
     recipe = CAFFE if result.framework == "caffe" else DEFAULTS[result.network]
-    data = "imagenet" if result.place == "Table 4" else result.data  # and then carried over
+    data = "imagenet" if result.place == "Table 4" else result.data  # and then transferred
     run = Run(result.network, recipe, fusion, data, options=options)
     return replace(run, **changes)
 
@@ -82,7 +81,7 @@ def _run(result: paper.Result, **changes: Any) -> Run:  # noqa: ANN401
 def _cell(
     row: str, column: str, run: Run, metric: str = "error", place: str | None = None
 ) -> Cell:
-    """A cell with what the paper prints for its run.
+    """Return a cell with the paper's number for its run.
 
     Arguments:
         row: Its row's heading.
@@ -97,7 +96,7 @@ def _cell(
 
 
 def _with_baselines(cells: Iterable[Cell]) -> tuple[Cell, ...]:
-    """The same cells; those that are not given a baseline get their run's, from their column."""
+    """Return the cells, with the baseline of their run where none is given."""
     every = tuple(cells)
     rows = {(cell.column, cell.metric, training_key(cell.run)): cell.row for cell in every}
     filled = []
@@ -109,7 +108,7 @@ def _with_baselines(cells: Iterable[Cell]) -> tuple[Cell, ...]:
 
 
 CAFFE: Recipe = replace(IMAGENET_RESNET, name="imagenet-caffe", jitter=False, area=None)
-"""Of the ResNet-18 that the paper trained with Caffe: plain crops, as Caffe has them. Ours."""
+"""Our recipe for the ResNet-18 that the paper trained with Caffe: plain crops."""
 
 DATA = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN", "imagenet": "ILSVRC2012"}
 
@@ -118,12 +117,12 @@ LAYERS = {r.metric: r.metric.removesuffix("-accuracy") for r in paper.TABLE4}
 
 
 def with_curve(run: Run) -> Run:
-    """The run with some images held out, on which it is evaluated every 2,000 steps."""
+    """Return the run with images held out and evaluated every 2,000 steps."""
     evaluations = round(run.recipe.steps / 2000)
     return replace(run, validation=CURVES, evaluations=evaluations, name="curves")
 
 
-def _title(result: paper.Result) -> str:
+def _title(result: paper.PaperResult) -> str:
     title = display(result.network, result.fusion or "sum", branched=result.branched)
     return title.replace("ResNet", "ResNetT") if result.framework == "torch" else title
 
@@ -137,8 +136,8 @@ def _table1() -> Iterable[Cell]:
         yield _cell(row, column, _run(result), place="Table 1")
 
 
-def _rows(results: Iterable[paper.Result], columns: dict[str, str]) -> Iterable[Cell]:
-    """The networks that the paper trained; what it cites from others cannot be run."""
+def _rows(results: Iterable[paper.PaperResult], columns: dict[str, str]) -> Iterable[Cell]:
+    """Yield the networks that the paper trained, without the results it cites."""
     for result in results:
         if result.network not in DEFAULTS:
             continue
@@ -148,13 +147,13 @@ def _rows(results: Iterable[paper.Result], columns: dict[str, str]) -> Iterable[
 
 
 def _curves() -> Iterable[Cell]:
-    """Figures 3 and 4, with and without SORT; the text says of which networks only in part."""
+    """Yield Figures 3 and 4, with and without SORT; the paper names only some of the networks."""
     small = ("lenet", "bignet", "resnet56", "wrn28")
     wanted = [(data, name) for name in small for data in ("cifar10", "cifar100", "svhn")]
     wanted += [("imagenet", "alexnet"), ("imagenet", "resnet18")]
     for data, network in wanted:
         metric = "top1-error" if data == "imagenet" else "error"
-        results = paper.find(network=network, data=data, metric=metric)
+        results = paper.find_results(network=network, data=data, metric=metric)
         for result in results:
             if result.fusion not in ("sum", "sort") or result.place == "Table 1":
                 continue
@@ -200,7 +199,7 @@ def _attempt(
 
 
 def _attempts() -> Iterable[Cell]:
-    """What was tried so that SORT starts well, judged by images held out for that."""
+    """Yield what was tried to make SORT start well, judged by held-out images."""
     tried = {
         "ResNet-20": _attempt("sum"),
         "ResNet-20-SORT": _attempt("sort"),
@@ -212,7 +211,7 @@ def _attempts() -> Iterable[Cell]:
 
 
 def _depth() -> Iterable[Cell]:
-    """Whether SORT gains with depth, in residual networks on one and the same schedule."""
+    """Test whether SORT gains with depth, in residual networks with the same schedule."""
     for network in ("resnet20", "resnet32", "resnet56"):
         plain = display(network)
         yield _cell(plain, "CIFAR-10", _attempt("sum", network=network))
@@ -221,7 +220,7 @@ def _depth() -> Iterable[Cell]:
 
 
 def _roots() -> Iterable[Cell]:
-    """Which second-order term Table 1 has: the product, by section 3.1, or the root, by its text.
+    """Test which term Table 1 has: the product, by section 3.1, or the root, by its text.
 
     The paper's LeNet* learns with that term alone.
     """
@@ -231,7 +230,7 @@ def _roots() -> Iterable[Cell]:
 
 
 def _styles() -> Iterable[Cell]:
-    """Whether SORT starts better in the implementation that the paper most likely follows."""
+    """Test whether SORT starts better in the implementation that the paper probably follows."""
     network = {"style": "xu"}
     for row, fusion, recipe, options in (
         ("ResNet-20", "sum", RESNET, {}),
@@ -246,7 +245,7 @@ def _styles() -> Iterable[Cell]:
 
 
 def _evidence() -> Iterable[Cell]:
-    """Whether SORT helps: networks that a CPU can train at the paper's schedule."""
+    """Test whether SORT helps: networks that a CPU can train at the paper's schedule."""
     for data in ("cifar100", "cifar10"):
         yield _long("LeNet*", data, "lenet", LENET, "sum", branched=True)
         yield _long("LeNet*-SORT", data, "lenet", LENET, "sort", branched=True)
@@ -287,7 +286,7 @@ def _precision() -> Iterable[Cell]:
 
 
 def _rates() -> Iterable[Cell]:
-    """Whether BigNet, without batch normalisation, learns at the paper's first rate of 0.1."""
+    """Test whether BigNet, which has no batch normalization, learns at a first rate of 0.1."""
     for branched, fusion in ((False, "sum"), (True, "sum"), (True, "sort")):
         options = {"branched": True} if branched else {}
         run = Run("bignet", BIGNET, fusion, "cifar10", options=options)
@@ -296,85 +295,44 @@ def _rates() -> Iterable[Cell]:
         yield _cell(row, "CIFAR-10", run, "validation")
 
 
+_DEFINITIONS: dict[str, tuple[str, Iterable[Cell]]] = {
+    "table1": ("Table 1: fusions on CIFAR-10, error (%)", _table1()),
+    "table2": ("Table 2: CIFAR-10, CIFAR-100 and SVHN, error (%)", _rows(paper.TABLE2, {})),
+    "table3": (
+        "Table 3: ILSVRC2012, error (%)",
+        _rows(paper.TABLE3, {"top1-error": "top-1", "top5-error": "top-5"}),
+    ),
+    "table4": (
+        "Table 4: features transferred to Caltech256, accuracy (%)",
+        _rows(paper.TABLE4, LAYERS),
+    ),
+    "figures": ("Figures 3 and 4: learning curves, error (%)", _curves()),
+    "bilinear": ("Section 3.4: bilinear pooling on BigNet*, CIFAR-10, error (%)", _bilinear()),
+    "recipes": ("ResNet-20 on CIFAR-10 by the paper's recipe and by ours, error (%)", _recipes()),
+    "attempts": (
+        "How SORT starts well: ResNet-20 on CIFAR-10, error on held-out images (%)",
+        _attempts(),
+    ),
+    "depth": ("Residual networks of three depths: CIFAR-10, error (%)", _depth()),
+    "roots": ("Each term alone, between two branches: CIFAR-10, error (%)", _roots()),
+    "styles": ("ResNet-20 by the usual recipe, and by Xu's: CIFAR-10, error (%)", _styles()),
+    "evidence": ("With and without SORT at the paper's schedule, error (%)", _evidence()),
+    "precision": ("bfloat16 against float32: CIFAR-10, error (%)", _precision()),
+    "rates": ("BigNet at a first rate of 0.1: CIFAR-10, error on held-out images (%)", _rates()),
+}
 EXPERIMENTS = {
-    experiment.name: experiment
-    for experiment in (
-        Experiment(
-            "table1", "Table 1: fusions on CIFAR-10, error (%)", _with_baselines(_table1())
-        ),
-        Experiment(
-            "table2",
-            "Table 2: CIFAR-10, CIFAR-100 and SVHN, error (%)",
-            _with_baselines(_rows(paper.TABLE2, {})),
-        ),
-        Experiment(
-            "table3",
-            "Table 3: ILSVRC2012, error (%)",
-            _with_baselines(_rows(paper.TABLE3, {"top1-error": "top-1", "top5-error": "top-5"})),
-        ),
-        Experiment(
-            "table4",
-            "Table 4: features carried over to Caltech256, accuracy (%)",
-            _with_baselines(_rows(paper.TABLE4, LAYERS)),
-            transfer="caltech256",
-        ),
-        Experiment(
-            "figures", "Figures 3 and 4: learning curves, error (%)", _with_baselines(_curves())
-        ),
-        Experiment(
-            "bilinear",
-            "Section 3.4: bilinear pooling on BigNet*, CIFAR-10, error (%)",
-            _with_baselines(_bilinear()),
-        ),
-        Experiment(
-            "recipes",
-            "ResNet-20 on CIFAR-10 by the paper's recipe and by ours, error (%)",
-            _with_baselines(_recipes()),
-        ),
-        Experiment(
-            "attempts",
-            "How SORT starts well: ResNet-20 on CIFAR-10, error on held-out images (%)",
-            _with_baselines(_attempts()),
-        ),
-        Experiment(
-            "depth",
-            "Residual networks of three depths: CIFAR-10, error (%)",
-            _with_baselines(_depth()),
-        ),
-        Experiment(
-            "roots",
-            "Each term alone, between two branches: CIFAR-10, error (%)",
-            _with_baselines(_roots()),
-        ),
-        Experiment(
-            "styles",
-            "ResNet-20 by the usual recipe, and by Xu's: CIFAR-10, error (%)",
-            _with_baselines(_styles()),
-        ),
-        Experiment(
-            "evidence",
-            "With and without SORT at the paper's schedule, error (%)",
-            _with_baselines(_evidence()),
-        ),
-        Experiment(
-            "precision",
-            "bfloat16 against float32: CIFAR-10, error (%)",
-            _with_baselines(_precision()),
-        ),
-        Experiment(
-            "rates",
-            "BigNet at a first rate of 0.1: CIFAR-10, error on held-out images (%)",
-            _with_baselines(_rates()),
-        ),
+    name: Experiment(
+        name, title, _with_baselines(cells), "caltech256" if name == "table4" else None
     )
+    for name, (title, cells) in _DEFINITIONS.items()
 }
 
 
 def experiment(name: str) -> Experiment:
-    """An experiment by its name.
+    """Return an experiment by its name.
 
     Raises:
-        ValueError: There is none.
+        UsageError: There is none.
     """
     if name not in EXPERIMENTS:
         raise UsageError(

@@ -1,4 +1,4 @@
-"""What figures show that is measured and not trained: gradients and second-order terms."""
+"""Measurements behind figures: gradients, second-order terms and first training steps."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ CALIBRATION = 24
 
 @cache
 def digits(count: int = 100) -> tuple[Tensor, Tensor]:
-    """Embedded images, ready for a network."""
+    """Return embedded digits, normalized."""
     dataset = data.load("digits")
     batch = next(data.eval_batches(dataset, dataset.test, batch=count))
     return batch.images, batch.labels
@@ -56,13 +56,13 @@ class Correlation:
 
     @property
     def mean(self) -> dict[int, float | None]:
-        """Over all lags, by seed."""
+        """The mean over all lags, by seed."""
         return {seed: sum(row) / len(row) for seed, row in enumerate(self.by_seed)}
 
 
 @cache
 def correlations(seeds: int) -> tuple[Correlation, ...]:
-    """Residual networks of each depth at their first weights, along a line between two digits."""
+    """Measure residual networks of each depth at initialization, between two digits."""
     images, _ = digits()
     found = []
     with kernels.using("plain"):  # no kernel is worth its compilation for one pass
@@ -80,7 +80,7 @@ def correlations(seeds: int) -> tuple[Correlation, ...]:
 
 
 def correlation(seeds: int = 6) -> dict[str, Any]:
-    """The autocorrelation of input gradients at first weights, by depth, with and without SORT."""
+    """Return the autocorrelation of input gradients at initialization, by depth and fusion."""
     return {
         "about": f"first weights, {seeds} seeds, lines of {POINTS} points between two digits",
         "lags": list(LAGS),
@@ -92,12 +92,12 @@ def correlation(seeds: int = 6) -> dict[str, Any]:
 
 
 def activity(directories: Sequence[str | Path] = (), root: str | Path = "data") -> dict[str, Any]:
-    """The second-order term's share of the output and how often it acts, block by block.
+    """Return the second-order term's share of the output and how often it is nonzero, by block.
 
     Arguments:
-        directories: Runs whose trained networks are shown some of their training images; without
-            any it is the paper's small networks at their first weights, on digits.
-        root: The directory of all data.
+        directories: Runs whose trained networks are measured on their training images; by default
+            the paper's small networks at initialization, on digits.
+        root: The directory of all data sets.
     """
     shown = _trained(directories, root) if directories else _first()
     with kernels.using("plain"):
@@ -112,7 +112,7 @@ def activity(directories: Sequence[str | Path] = (), root: str | Path = "data") 
 
 
 def growth(steps: int = 60, batch: int = 100) -> dict[str, Any]:
-    """How the first steps at a rate of 0.1 change the weights of ResNet-20, on digits.
+    """Return how the first steps at a rate of 0.1 change the weights of ResNet-20, on digits.
 
     Arguments:
         steps: How many.

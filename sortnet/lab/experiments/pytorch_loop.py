@@ -1,6 +1,6 @@
-"""A training run as sortnet does it, beside the usual one in PyTorch: ``bench --against pytorch``.
+"""Our training loop against the usual one in PyTorch: ``bench --against pytorch``.
 
-The usual one is what most CIFAR repositories do: PIL images, torchvision's transforms one by one
+The usual one is that of most CIFAR repositories: PIL images, torchvision's transforms one by one
 in a DataLoader with workers, a network in PyTorch's default layout and float32, a plain loop.
 """
 
@@ -19,7 +19,7 @@ from sortnet.fusion import kernels
 from sortnet.lab import measure
 from sortnet.lab.data import Dataset
 from sortnet.lab.data.dataset import InMemorySplit
-from sortnet.lab.experiments.benchmark import CASES, Case
+from sortnet.lab.experiments.benchmark import CASES, BenchmarkCase
 from sortnet.lab.measure import Ratio
 from sortnet.lab.recipes import DEFAULTS
 from sortnet.lab.training import Trainer, description
@@ -28,7 +28,7 @@ from sortnet.networks import create_model
 
 IMAGES = 5_000
 STEPS = 10
-"""Steps in a turn; the other one's workers fill their queue meanwhile, which is in its favour."""
+"""Steps per turn; meanwhile the other loop's workers fill their queue, in its favor."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def against_pytorch(
     precision: str,
     show: Callable[[str, int, int], None] = lambda name, done, total: None,
 ) -> dict[str, Any]:
-    """Train each network in both ways, in turns, and give what JSON can hold.
+    """Train each network in both ways, in turns, and return the rates, ready for JSON.
 
     Arguments:
         networks: Out of those that `sortnet bench` has, for images of 32 x 32.
@@ -85,7 +85,7 @@ def against_pytorch(
     }
 
 
-def _measured(case: Case, rounds: int, precision: str) -> Against:
+def _measured(case: BenchmarkCase, rounds: int, precision: str) -> Against:
     dataset = _random_images()
     ours, theirs = _ours(case, dataset, precision), _usual(case, dataset)
     turns = [_turn(ours), _turn(theirs)]
@@ -105,7 +105,7 @@ def _turn(steps: Iterator[None]) -> Callable[[], None]:
 
 
 def _random_images() -> Dataset:
-    """As many bytes as a tenth of CIFAR-10: the speed does not depend on what they show."""
+    """Return random images, a tenth of CIFAR-10: the speed does not depend on their content."""
     images = torch.randint(0, 256, (IMAGES, 3, 32, 32), dtype=torch.uint8)
     split = InMemorySplit.of(images, torch.arange(IMAGES) % 10)
     names = tuple(map(str, range(10)))
@@ -113,9 +113,9 @@ def _random_images() -> Dataset:
     return Dataset("random", names, 32, split, None, split, mean, std, True, "")
 
 
-def _ours(case: Case, dataset: Dataset, precision: str) -> Iterator[None]:
+def _ours(case: BenchmarkCase, dataset: Dataset, precision: str) -> Iterator[None]:
     recipe = DEFAULTS[case.network]
-    network = create_model(case.network, 10, **case.variant)
+    network = create_model(case.network, 10, **case.options)
     trainer = Trainer(network, dataset, recipe, seed=0, directory=Path(), precision=precision)
     trainer.wrapped.train()
     for batch in trainer.batches():
@@ -123,9 +123,9 @@ def _ours(case: Case, dataset: Dataset, precision: str) -> Iterator[None]:
         yield
 
 
-def _usual(case: Case, dataset: Dataset) -> Iterator[None]:
+def _usual(case: BenchmarkCase, dataset: Dataset) -> Iterator[None]:
     recipe = DEFAULTS[case.network]
-    network = create_model(case.network, 10, **case.variant)
+    network = create_model(case.network, 10, **case.options)
     optimizer = torch.optim.SGD(
         network.parameters(),
         recipe.learning_rate(0),

@@ -1,7 +1,6 @@
-"""How long an experiment takes: seconds a run, hours, or the paper's schedule.
+"""The sizes of an experiment: seconds per run, hours, or the paper's schedule.
 
-A shortened run differs from the paper's in more than its length; `differences` reads off a run
-what it is, so that no table can claim otherwise.
+A shortened run differs from the paper's in more than its length; `differences` states how.
 """
 
 from collections.abc import Callable, Mapping
@@ -57,7 +56,7 @@ class Size:
 
 
 def _smoke(run: Run) -> Run:
-    """Some steps on the embedded digits, with networks that fit them."""
+    """Return a few steps on the embedded digits, with a network that fits them."""
     # AlexNet needs images of 67 pixels; BigNet has the same layout, for images of 32.
     network = "bignet" if run.network == "alexnet" else run.network
     options = {**run.options, **({"width": 1} if network == "wrn28" else {})}
@@ -79,7 +78,7 @@ def _smoke(run: Run) -> Run:
 
 
 def _mini(run: Run) -> Run:
-    """The real data and a schedule for a CPU; some images held out, so that there are curves."""
+    """Return the real data and a schedule for a CPU, with images held out for curves."""
     scale = MINI_SCALES.get(run.network, 0.01)
     options = {**run.options, **({"width": 2} if run.network == "wrn28" else {})}
     held = 1000 if run.data in ("cifar10", "cifar100") else 0
@@ -96,19 +95,19 @@ SIZES = {
     for size in (
         Size(
             "smoke",
-            "seconds a run, on the embedded digits: shows that it runs, says nothing of accuracy",
+            "seconds per run, on the embedded digits: shows that it runs, not how accurate it is",
             1,
             _smoke,
-            {"SORTNET_KERNELS": "plain"},  # making kernels would take longer than the run
+            {"SORTNET_KERNELS": "plain"},  # compiling kernels would take longer than the run
         ),
-        Size("mini", "the real data, a shortened schedule: a CPU's night", 3, _mini, {}),
+        Size("mini", "the real data, a shortened schedule: a night on a CPU", 3, _mini, {}),
         Size("paper", "the paper's schedule: GPUs", 3, lambda run: run, {}),
     )
 }
 
 
 def size(name: str, precision: str = "float32", device: str = "auto") -> Size:
-    """A size by its name, in a precision, where ``auto`` is the best one of a device.
+    """Return a size by its name, in a precision; ``auto`` selects the device's best one.
 
     Raises:
         ValueError: There is none.

@@ -1,4 +1,4 @@
-"""What a network is made of and what it costs, without training it."""
+"""Measure the structure and the cost of a network, without training it."""
 
 from sortnet.lab.measure.activities import Activity, activity
 from sortnet.lab.measure.cost import (

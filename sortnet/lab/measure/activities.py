@@ -1,4 +1,4 @@
-"""What the second-order term does in a network: its part of the output, and how often it acts."""
+"""The activity of second-order terms: their share of the output and how often they are nonzero."""
 
 from dataclasses import dataclass
 
@@ -25,7 +25,7 @@ class Activity:
 
 
 def activity(network: nn.Module, images: Tensor) -> list[Activity]:
-    """Watch the second-order term of each fusion of a network, in order.
+    """Measure the second-order term of each fusion of a network, in order.
 
     Arguments:
         network: It is run as it is, in training or evaluation mode.
@@ -52,7 +52,7 @@ def activity(network: nn.Module, images: Tensor) -> list[Activity]:
 
 
 class _watch:  # noqa: N801
-    """A forward hook that remembers one fusion's activity."""
+    """Return a forward hook that records one fusion's activity."""
 
     def __init__(self, name: str, found: dict[str, Activity]) -> None:
         self.name, self.found = name, found

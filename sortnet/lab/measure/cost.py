@@ -1,4 +1,4 @@
-"""What a network costs to run: time as a ratio, bytes kept for the backward pass, peak memory."""
+"""The cost of running a network: time as a ratio, bytes saved for backward, peak memory."""
 
 import itertools
 import math
@@ -30,7 +30,7 @@ class Ratio:
 
 
 def side_by_side(functions: Sequence[Callable[[], object]], rounds: int) -> list[list[float]]:
-    """Seconds that each function took in each round.
+    """Return the seconds that each function took in each round.
 
     The functions take turns: what slows the machine down for a while slows down all of them, and
     their ratios within a round remain. They do so in every order in turn, because one that
@@ -49,7 +49,7 @@ def side_by_side(functions: Sequence[Callable[[], object]], rounds: int) -> list
 
 
 def ratio(times: Sequence[float], base: Sequence[float]) -> Ratio:
-    """The median of the pairs' ratios and its interval, by order statistics.
+    """Return the median of the pairs' ratios and its interval, by order statistics.
 
     Example:
         >>> ratio([2.0, 4.0, 6.0, 8.0, 10.0, 12.0], [1.0, 2.0, 3.0, 4.0, 5.0, 12.0])
@@ -62,7 +62,7 @@ def ratio(times: Sequence[float], base: Sequence[float]) -> Ratio:
 
 
 def saved_bytes(model: nn.Module, images: Tensor) -> int:
-    """How many bytes a forward pass keeps for the backward pass.
+    """Return the bytes that a forward pass saves for backward.
 
     Counted exactly: what autograd packs away, each storage once, without parameters and buffers,
     which are there anyway. The model may be compiled.
@@ -86,7 +86,7 @@ def saved_bytes(model: nn.Module, images: Tensor) -> int:
 
 
 def peak_bytes(function: Callable[[], object], device: str | torch.device = "cpu") -> int:
-    """The most memory that was held at once by what the function allocated on a device."""
+    """Return the peak of the memory that a function allocates on a device, in bytes."""
     device = torch.device(device)
     if device.type != "cpu":
         torch.accelerator.reset_peak_memory_stats(device)
@@ -111,7 +111,7 @@ def peak_bytes(function: Callable[[], object], device: str | torch.device = "cpu
 
 @dataclass(frozen=True)
 class Peak:
-    """What the machine can do at best, measured.
+    """The measured peak rates of the machine.
 
     Attributes:
         multiply_adds: A second, in a large matrix product in float32.

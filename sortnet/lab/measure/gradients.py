@@ -1,4 +1,4 @@
-"""How gradients behave: whether they shatter with depth, and how exactly they are computed.
+"""The behavior of gradients: whether they shatter with depth, and their rounding errors.
 
 Balduzzi et al. (2017) look at the gradient by the input along a line through the space of inputs:
 in deep chains it turns into white noise, in residual networks it stays correlated for longer.
@@ -15,7 +15,7 @@ from sortnet.fusion.private import BatchNorm
 
 
 def line(a: Tensor, b: Tensor, points: int) -> Tensor:
-    """Points in equal distances on the line from one image to another, both included.
+    """Return equally spaced points on the line from one image to another, both included.
 
     Arguments:
         a: An image, :math:`(C, H, W)`.
@@ -31,7 +31,7 @@ def line(a: Tensor, b: Tensor, points: int) -> Tensor:
 
 
 def calibrated(network: nn.Module, images: Tensor) -> nn.Module:
-    """A copy for evaluation whose batch normalisation knows the images' statistics.
+    """Return a copy in eval mode whose batch normalization has the images' statistics.
 
     With it the network is a function of one image, also before training.
     """
@@ -46,7 +46,7 @@ def calibrated(network: nn.Module, images: Tensor) -> nn.Module:
 
 
 def input_gradients(network: nn.Module, images: Tensor, direction: Tensor) -> Tensor:
-    r"""The gradient of one combination of the logits by each image.
+    r"""Return the gradient of one combination of the logits with respect to each image.
 
     .. math:: g_i = \nabla_{x_i} \, d^\top f(x_i)
 
@@ -65,7 +65,7 @@ def input_gradients(network: nn.Module, images: Tensor, direction: Tensor) -> Te
 
 
 def autocorrelation(gradients: Tensor, lags: Sequence[int]) -> Tensor:
-    r"""How similar gradients are that lie some steps apart on a line.
+    r"""Return the autocorrelation of gradients along a line, by distance.
 
     .. math:: R(k) = \frac{\sum_t (g_t - \bar g)^\top (g_{t+k} - \bar g) / (T - k)}
                           {\sum_t \lVert g_t - \bar g \rVert^2 / T}
@@ -91,7 +91,7 @@ def autocorrelation(gradients: Tensor, lags: Sequence[int]) -> Tensor:
 def gradient_correlation(
     network: nn.Module, images: Tensor, lags: Sequence[int], points: int = 64, seed: int = 0
 ) -> Tensor:
-    """The autocorrelation of input gradients along a line between two images.
+    """Return the autocorrelation of input gradients along a line between two images.
 
     Arguments:
         network: Of any kind; its batch normalisation is calibrated on the images.
@@ -110,7 +110,7 @@ def gradient_correlation(
 
 
 def rounding_error(network: nn.Module, images: Tensor, labels: Tensor) -> float:
-    r"""How far the parameters' gradient in float32 is from the one in float64, relative to it.
+    r"""Return the relative error of the parameters' gradient in float32, against float64.
 
     .. math:: \lVert g_{32} - g_{64} \rVert / \lVert g_{64} \rVert
     """

@@ -1,4 +1,4 @@
-"""What a network is made of: parameters, multiply-adds, receptive fields."""
+"""The structure of a network: parameters, multiply-adds, receptive fields."""
 
 import copy
 import math
@@ -14,13 +14,13 @@ from sortnet.networks import Network
 
 
 def parameters(model: nn.Module) -> int:
-    """How many numbers are learnt."""
+    """Return the number of trainable parameters."""
     return sum(p.numel() for p in model.parameters())
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one image costs in the forward pass.
+    """Multiply-adds of one image's forward pass.
 
     Attributes:
         layers: Multiply-adds of convolutions and linear layers.
@@ -88,7 +88,7 @@ class Stage:
 
 
 def stages(network: Network, channels: int = 3) -> list[Stage]:
-    """Take a network apart, stage by stage.
+    """Return the stages of a network.
 
     Arguments:
         network: As `create_model` gives it; it is not changed.
@@ -114,7 +114,7 @@ def _kind(module: nn.Module) -> str:
 
 
 def receptive_fields(network: Network, channels: int = 3) -> dict[str, int]:
-    """The receptive field of one response behind each stage, by the support of its gradient.
+    """Return the receptive field after each stage, by the support of one response's gradient.
 
     The gradient of one response by the image is not zero where the response depends on it. For
     that to be exact and not a matter of luck, it is taken in a copy of the network in float64
@@ -137,7 +137,7 @@ def receptive_fields(network: Network, channels: int = 3) -> dict[str, int]:
 
 
 def _maps(network: Network, channels: int) -> list[str]:
-    """The stages whose responses have a place in the image."""
+    """Return the stages whose responses have spatial positions."""
     x = torch.empty(1, channels, network.size, network.size, device="meta")
     names = []
     with torch.no_grad():
@@ -149,7 +149,7 @@ def _maps(network: Network, channels: int) -> list[str]:
 
 
 def _supports(probe: nn.Module, names: list[str], image: Tensor) -> dict[str, int]:
-    """How wide the middle response behind each stage sees, where that is within the image."""
+    """Return the width of the middle response's support after each stage, if inside the image."""
     fields = {}
     x = image
     for name, module in probe.named_children():
@@ -166,7 +166,7 @@ def _supports(probe: nn.Module, names: list[str], image: Tensor) -> dict[str, in
 
 
 def _positive(network: Network) -> nn.Module:
-    """A copy with one channel, whose responses all grow with every pixel they depend on."""
+    """Return a copy with one channel whose responses increase with every pixel they see."""
     probe = copy.deepcopy(network).eval()
     for parent in list(probe.modules()):
         if isinstance(parent, Subsample):

@@ -1,4 +1,4 @@
-"""Figures 1 and 2 of the paper, and what gradients and second-order terms do in its networks."""
+"""Figures 1 and 2 of the paper, and figures of gradients and second-order terms."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ SYMBOLS = {
 
 
 def label(module: nn.Module) -> str:
-    """A layer in a few words.
+    """Describe a layer in a few words.
 
     Example:
         >>> label(nn.Conv2d(3, 32, 5))
@@ -33,7 +33,7 @@ def label(module: nn.Module) -> str:
 
 
 def formula(fusion: Fusion, a: str, b: str) -> str:
-    """A fusion's terms as mathematics."""
+    """Return a fusion's terms as a formula."""
     return "$" + " + ".join(SYMBOLS[term].format(a=a, b=b) for term in fusion.terms) + "$"
 
 
@@ -65,7 +65,7 @@ def _block(
     fused: str,
     after: str,
 ) -> None:
-    """One block: its input above, a column of boxes for each branch, the fusion below."""
+    """Draw one block: its input above, a column of boxes for each branch, the fusion below."""
     axis.set(xlim=(-1.25, 1.25), ylim=(-0.02, 1.02))
     axis.axis("off")
     top, bottom = 0.93, 0.27
@@ -93,7 +93,7 @@ def _block(
 
 @styled
 def surfaces(path: Path) -> list[Path]:
-    """Figure 2: the sum of two ReLUs and the sum with their product, with lines of equal value."""
+    """Draw Figure 2: the sum of two ReLUs, and the sum with their product, with contour lines."""
     import torch
     from matplotlib.colors import PowerNorm
 
@@ -117,7 +117,7 @@ def surfaces(path: Path) -> list[Path]:
 
 @styled
 def correlation(measured: Mapping[str, Any], path: Path) -> list[Path]:
-    """How gradients along a line stay alike: by distance on it, and by depth.
+    """Draw the autocorrelation of gradients along a line, by distance and by depth.
 
     Arguments:
         measured: As `sortnet.lab.experiments.figure_data.correlation` gives it.
@@ -169,7 +169,7 @@ def _by_depth(axis: Any, measured: Mapping[str, Any], networks: Sequence[str]) -
 
 @styled
 def activity(measured: Mapping[str, Any], path: Path) -> list[Path]:
-    """What the second-order term does, block by block.
+    """Draw the activity of the second-order term, block by block.
 
     Arguments:
         measured: As `sortnet.lab.experiments.figure_data.activity` gives it.
@@ -195,7 +195,7 @@ def activity(measured: Mapping[str, Any], path: Path) -> list[Path]:
 
 @styled
 def growth(measured: Mapping[str, Any], path: Path) -> list[Path]:
-    """How the first steps change loss and weights.
+    """Draw how the first steps change loss and weights.
 
     Arguments:
         measured: As `sortnet.lab.experiments.figure_data.growth` gives it.

@@ -1,4 +1,4 @@
-"""Run directories as one self-contained HTML page: nothing is fetched, nothing else is run.
+"""Runs as one self-contained HTML page: nothing is fetched and no other script runs.
 
 Everything that comes from a run is data: it is embedded as JSON that cannot end its element, and
 the script puts it on the page as text. A content security policy allows the page's own script and
@@ -32,7 +32,7 @@ SCRIPTS = (
     "answers",
     "main",
 )
-"""The parts of the script, in their order."""
+"""The parts of the script, in order."""
 
 PAGE = """<!doctype html>
 <html lang="en">
@@ -57,7 +57,7 @@ scripts are switched off.</p></noscript>
 
 
 def build(directories: Sequence[Path], title: str = TITLE) -> str:
-    """The page of all runs in and below directories, as HTML.
+    """Return the page of all runs in and below directories, as HTML.
 
     Arguments:
         directories: Where the runs are; see `sortnet.lab.report.contents.gather`.
@@ -70,19 +70,19 @@ def build(directories: Sequence[Path], title: str = TITLE) -> str:
 
 
 def write(directories: Sequence[Path], output: Path, title: str = TITLE) -> None:
-    """Write the page to a file, whole or not at all."""
+    """Write the page to a file, atomically."""
     page = build(directories, title)
     output.parent.mkdir(parents=True, exist_ok=True)
     files.write(output, page)
 
 
 def render(content: dict[str, Any], title: str, *, live: bool = False) -> str:
-    """Contents as HTML.
+    """Return contents as HTML.
 
     Arguments:
         content: As `gather` gives it.
         title: The page's heading.
-        live: Whether the page asks its server for what is new.
+        live: Whether the page asks its server for new data.
     """
     style, script = parts()
     return PAGE.format(
@@ -96,13 +96,13 @@ def render(content: dict[str, Any], title: str, *, live: bool = False) -> str:
 
 @cache
 def parts() -> tuple[str, str]:
-    """The page's style and its script."""
+    """Return the page's style sheet and script."""
     script = "\n".join((WEB / f"{name}.js").read_text() for name in SCRIPTS)
     return (WEB / "page.css").read_text(), f'\n"use strict";\n(() => {{\n{script}}})();\n'
 
 
 def policy(live: bool = False) -> str:
-    """What a browser lets the page do."""
+    """Return the page's content security policy."""
     style, script = (f"'sha256-{_hash(text)}'" for text in parts())
     allowed = ["default-src 'none'", f"script-src {script}", f"style-src {style}"]
     allowed += ["img-src data:", "base-uri 'none'", "form-action 'none'"]
@@ -114,7 +114,7 @@ def _hash(text: str) -> str:
 
 
 def embedded(value: object) -> str:
-    r"""A value as JSON that can stand in an HTML page: no text in it can be taken for markup.
+    r"""Return a value as JSON for an HTML page: no text in it can be parsed as markup.
 
     Example:
         >>> print(embedded("</script>"))
@@ -130,7 +130,7 @@ def embedded(value: object) -> str:
 
 
 def _finite(value: Any) -> Any:  # noqa: ANN401
-    """A value with None in place of numbers that are not finite."""
+    """Replace numbers that are not finite by None."""
     if isinstance(value, dict):
         return {name: _finite(entry) for name, entry in value.items()}
     if isinstance(value, list | tuple):

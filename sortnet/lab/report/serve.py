@@ -1,4 +1,4 @@
-"""The page while training goes on: served to this machine only, and kept up to date."""
+"""Serve the page during training: to this machine only, and kept up to date."""
 
 import hashlib
 import socket
@@ -16,12 +16,12 @@ from sortnet.lab.report import contents, page
 
 HOST = "127.0.0.1"
 CONNECTIONS = 32
-"""That are served at a time; a page has one."""
+"""Connections served at a time; a page has one."""
 PATIENCE = 10.0
-"""Seconds that a connection may stand still."""
+"""Seconds that a connection may be idle."""
 BUSY = b"HTTP/1.0 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
 GONE = (ConnectionError, TimeoutError)
-"""What a connection raises whose other end was closed or keeps silent."""
+"""Errors of a connection whose other end was closed or is silent."""
 
 
 class Server(ThreadingHTTPServer):
@@ -46,11 +46,11 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The address of the page."""
         return f"http://{HOST}:{self.server_address[1]}/"
 
     def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
-        """Serve a connection in a thread of its own, if there are not too many."""
+        """Serve a connection in its own thread unless there are too many."""
         if self.free.acquire(blocking=False):
             super().process_request(request, client_address)
             return
@@ -71,12 +71,12 @@ class Server(ThreadingHTTPServer):
         request: socket.socket | tuple[bytes, socket.socket],
         client_address: Any,  # noqa: ANN401
     ) -> None:
-        """Keep quiet about a connection that was lost; a defect of ours is shown."""
+        """Ignore a lost connection; report every other error."""
         if not isinstance(sys.exception(), GONE):
             super().handle_error(request, client_address)
 
     def stamp(self) -> str:
-        """Changes whenever the page's contents would."""
+        """Return a value that changes whenever the page's contents do."""
         found = contents.find_all(self.directories)
         stamps = [(str(directory), contents.stamp(directory)) for directory in found]
         for name in ("claims.json", "cost.json"):
@@ -85,11 +85,11 @@ class Server(ThreadingHTTPServer):
         return hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
 
     def answer(self, path: str, since: str) -> tuple[HTTPStatus, str, str]:
-        """Status, kind and text of what is at a path.
+        """Return status, content type and text for a path.
 
         Arguments:
             path: ``/`` or ``/data.json``.
-            since: The stamp of what the page has; nothing is sent if it is still the same.
+            since: The stamp of the page's contents; nothing is sent if it has not changed.
         """
         if path not in ("/", "/data.json"):
             return HTTPStatus.NOT_FOUND, "text/plain", "there is only / and /data.json"
@@ -108,7 +108,7 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers a request, if it is for this very machine."""
+    """Answers requests that are addressed to this machine."""
 
     server: Server
     timeout = PATIENCE
@@ -136,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Keep quiet: the terminal belongs to whoever started this."""
+        """Log nothing."""
 
 
 def serve(
@@ -151,7 +151,7 @@ def serve(
         directories: Where the runs are.
         port: Of 127.0.0.1; 0 takes a free one.
         title: The page's heading.
-        ready: Is told the page's address once it can be opened.
+        ready: Called with the page's address once it can be opened.
 
     Raises:
         ValueError: There is no run.

@@ -1,4 +1,4 @@
-"""Transfer (section 4.3): what a network's features of other images are worth to a linear model.
+"""Transfer (section 4.3): linear models on a network's features of other images.
 
 The names here load a network, show it the images and evaluate; `responses` and `linear` have the
 two halves of that.
@@ -7,7 +7,7 @@ two halves of that.
 from collections.abc import Sequence
 from pathlib import Path
 
-from sortnet.lab.transfer.extract import Show, Source, features, labels
+from sortnet.lab.transfer.extract import FeatureSource, Show, features, labels
 from sortnet.lab.transfer.linear import Probe, Transfer, enough, evaluate, fit_probe, normalised
 
 __all__ = [
@@ -54,7 +54,7 @@ def transfer(
         device: Where the network runs, one of `sortnet.lab.training.DEVICES`.
         show: Is told of the progress.
     """
-    source = Source.of(directory, data, root, layers, device)
+    source = FeatureSource.of(directory, data, root, layers, device)
     every = labels(source.dataset)
     enough(every, per_class, splits, source.dataset.classes)
     found = source.features(cache, show)
@@ -85,7 +85,7 @@ def probe(
         device: Where the network runs, one of `sortnet.lab.training.DEVICES`.
         show: Is told of the progress.
     """
-    source = Source.of(directory, data, root, layers, device)
+    source = FeatureSource.of(directory, data, root, layers, device)
     found = source.features(cache, show)
     every = labels(source.dataset)
     train, test = slice(len(source.dataset.train)), slice(-len(source.dataset.test), None)

@@ -1,4 +1,4 @@
-"""Features: a network's responses to all images of a data set, and where they are kept.
+"""Features: a network's responses to all images of a data set, and their cache.
 
 Responses are read behind their ReLU and averaged over space. An image's features are the same,
 bit for bit, whatever other images it comes with: see `GROUP`.
@@ -26,14 +26,14 @@ from sortnet.networks import Network
 from sortnet.pretrained import Config, is_shipped
 
 GROUP = 64
-"""Images that are run at once, always: the last group is filled up.
+"""Images per forward pass, always: the last group is padded.
 
 How a matrix product is rounded can depend on the number of its rows, so that another number would
 change the features a little (by up to 2e-5 of the largest), and so would a last group of three.
 """
 
 Show = Callable[[str, int, int], None]
-"""Is told what is being done, how much of it is done, and of how much."""
+"""Called with the task, the amount done, and the total."""
 
 _log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def features(
     device: str | torch.device = "auto",
     show: Show | None = None,
 ) -> dict[str, Tensor]:
-    """The responses of a network's layers to all images of a data set.
+    """Return the responses of a network's layers to all images of a data set.
 
     ReLU is applied, and maps are averaged over space (pool5 of AlexNet, 256 x 6 x 6, gives 256
     numbers). The rows are those of `labels`.
@@ -56,7 +56,7 @@ def features(
         dataset: Its mean and deviation are what the images are normalised with.
         layers: Out of the network's ``features``.
         device: A device, or one of `sortnet.lab.training.DEVICES`.
-        show: Is told of the progress.
+        show: Called with the progress.
     """
     machine = Machine.here("off", device=device)
     network = machine.place(network).eval()
@@ -78,7 +78,7 @@ def features(
 
 
 def labels(dataset: Dataset) -> Tensor:
-    """The classes of all images: first those for training, then validation, then test."""
+    """Return the labels of all images: training, then validation, then test."""
     return torch.cat([split.labels for split in _splits(dataset)])
 
 
@@ -88,7 +88,7 @@ def _splits(dataset: Dataset) -> list[Split]:
 
 
 def _groups(dataset: Dataset) -> Iterator[tuple[Tensor, int]]:
-    """The images in groups of `GROUP`, with how many of them are no filling."""
+    """Yield the images in groups of `GROUP`, each with its number of images before padding."""
     for split in _splits(dataset):
         for images, _ in data.eval_batches(dataset, split, batch=GROUP):
             count = len(images)
@@ -102,8 +102,8 @@ def _pooled(response: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
-    """A network, the images it is shown, and the layers that are read.
+class FeatureSource:
+    """A network, a data set, and the layers that give the features.
 
     Attributes:
         directory: Where the network is.
@@ -131,8 +131,8 @@ class Source:
         root: str | Path,
         layers: Sequence[str],
         device: str = "auto",
-    ) -> "Source":
-        """Load a network, and the data set in the size and normalisation that it was trained with.
+    ) -> "FeatureSource":
+        """Load a network, and the data set with the network's image size and normalization.
 
         Arguments:
             directory: Of a run, or of a saved network.
@@ -159,12 +159,12 @@ class Source:
         return cls(Path(directory), network, config, dataset, layers, chosen, cache)
 
     def features(self, cache: str | Path | None, show: Show | None) -> dict[str, Tensor]:
-        """The features of all layers, from the cache as far as they are there.
+        """Return the features of all layers, from the cache where possible.
 
         Arguments:
             cache: A directory; without it ``features`` in the network's own, or, of a network
                 that comes with the package, below the directory of all data.
-            show: Is told of the progress.
+            show: Called with the progress.
         """
         cache = self.cache if cache is None else Path(cache)
         keys = self._keys()
@@ -179,7 +179,7 @@ class Source:
         return found
 
     def _keys(self) -> dict[str, dict[str, object]]:
-        """By layer, all that decides its features: weights alone do not tell sum from sort."""
+        """Return the cache key of each layer; weights alone do not distinguish sum from sort."""
         about = asdict(self.config)
         about.pop("trained"), about.pop("classes")
         about |= {"weights": digest(self.network.state_dict())}
@@ -190,14 +190,14 @@ class Source:
 
 
 def last_layers(network: Network) -> tuple[str, ...]:
-    """The last pooling and what follows it: pool5, fc6 and fc7 in AlexNet, pool in a ResNet."""
+    """Return the last pooling layer and those after it: pool5, fc6 and fc7 of AlexNet."""
     names = list(network.features)
     last = max(i for i, name in enumerate(names) if name.startswith("pool"))
     return tuple(names[last:])
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:
-    """The SHA-256 of tensors and their names."""
+    """Return the SHA-256 of tensors and their names."""
     result = hashlib.sha256()
     for name, x in tensors.items():
         result.update(f"{name} {x.dtype} {tuple(x.shape)}".encode())
@@ -211,7 +211,7 @@ def _path(cache: Path, key: Mapping[str, object]) -> Path:
 
 
 def _read(cache: Path, key: Mapping[str, object]) -> Tensor | None:
-    """Kept features; nothing if there are none, or if they are damaged."""
+    """Return cached features; None if there are none or they are damaged."""
     path = _path(cache, key)
     try:
         about = files.read_json(path.with_suffix(".json"))

@@ -1,4 +1,4 @@
-"""Linear models on features: the paper's protocol with LIBLINEAR, and the probe of today."""
+"""Linear models on features: the paper's protocol with LIBLINEAR, and a linear probe."""
 
 import statistics
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from sortnet.lab.data.seeds import generator
 from sortnet.lab.transfer.extract import Show
 
 STRENGTHS = (1e-3, 1e-2, 1e-1, 1.0, 10.0, 100.0)
-"""Values of C between which a probe chooses."""
+"""Values of C that a probe selects from."""
 
 
 @dataclass(frozen=True)
 class Transfer:
-    """What the protocol's splits came to, each as the mean over the categories.
+    """Accuracy on each split of the protocol, as the mean over the categories.
 
     Attributes:
         accuracies: In per cent.
@@ -49,7 +49,7 @@ class Transfer:
 
 @dataclass(frozen=True)
 class Probe:
-    """What a logistic regression on features came to.
+    """Accuracy of a logistic regression on features.
 
     Attributes:
         accuracy: Of the test images, in per cent.
@@ -64,7 +64,7 @@ class Probe:
 
 
 def normalised(features: Tensor) -> Tensor:
-    """Square root, then length one; an image without any response stays zero.
+    """Take the square root and scale to unit length; zero features stay zero.
 
     Example:
         >>> normalised(torch.tensor([[0.36, 0.64], [0.0, 0.0]]))
@@ -118,7 +118,7 @@ def evaluate(
 
 
 def divided(labels: Tensor, per_class: int, seed: int, split: int) -> tuple[Tensor, Tensor]:
-    """The rows to train with and those to test with, in ascending order.
+    """Return the rows for training and for testing, in ascending order.
 
     Which ones is decided by (seed, split) alone, for each category by itself.
     """
@@ -131,7 +131,7 @@ def divided(labels: Tensor, per_class: int, seed: int, split: int) -> tuple[Tens
 
 
 def enough(labels: Tensor, per_class: int, splits: int, classes: Sequence[str] = ()) -> None:
-    """Refuse a protocol for which there are too few images.
+    """Raise an error if there are too few images for the protocol.
 
     Arguments:
         labels: The images' categories.
@@ -155,7 +155,7 @@ def enough(labels: Tensor, per_class: int, splits: int, classes: Sequence[str] =
 
 
 def fit_probe(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> Probe:
-    """Fit a logistic regression, its strength chosen on a fifth of the training images.
+    """Fit a logistic regression, with C selected on a fifth of the training images.
 
     Features are brought to mean 0 and deviation 1 over the images that are fitted.
 

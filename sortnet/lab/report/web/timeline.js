@@ -1,4 +1,4 @@
-// When runs started, stopped and went on.
+// When runs started, stopped and resumed.
 
 const MARKS = {
   __proto__: null, // an event may have any name
@@ -7,11 +7,11 @@ const MARKS = {
 };
 const SAID = {
   __proto__: null,
-  start: "started", resume: "went on", stop: "was stopped", finish: "finished",
-  nonfinite: "loss or gradient not finite", rollback: "went back to a checkpoint",
+  start: "started", resume: "resumed", stop: "was stopped", finish: "finished",
+  nonfinite: "loss or gradient not finite", rollback: "rolled back to a checkpoint",
   damaged: "a checkpoint was damaged",
 };
-const QUIET = 16; // so many runs are shown even if nothing happened to them
+const QUIET = 16; // up to so many runs are shown even without interruptions
 
 // The stretches in which a run was at work: {from, to, open}, open where nobody saw the end.
 function stretches(run) {
@@ -49,8 +49,8 @@ function timeline(data) {
   const more = (entry) => Object.entries(entry.details).map(([key, value]) => `${key} ${value}`).join(", ");
   return section("timeline", "Time line",
     shown.length ? bars(data, shown) : null,
-    hidden ? el("p", { class: "quiet" }, `${plural(hidden, "run")} without a stop or mishap not drawn.`) : null,
-    el("p", { class: "quiet key" }, [["stop", "stopped"], ["start", "started or went on"], ["mishap", "mishap"], ["finish", "finished"]]
+    hidden ? el("p", { class: "quiet" }, `${plural(hidden, "run")} without an interruption are not drawn.`) : null,
+    el("p", { class: "quiet key" }, [["stop", "stopped"], ["start", "started or resumed"], ["mishap", "failure"], ["finish", "finished"]]
       .map(([mark, text]) => el("span", {}, svg("svg", { viewBox: "0 0 14 14", "aria-hidden": "true" }, sign(mark, 7, 7)), text))),
     details("events", plural(events.length, "event"), table("Events", columns,
       el("tbody", {}, events.slice(-500).map((entry) => row(columns, [
