@@ -236,6 +236,28 @@ def test_keyword_arguments_are_passed_on() -> None:
     assert torch.equal(other(x, 3.0), block(x, 3.0))
 
 
+class Shared(nn.Module):
+    """A model that calls one block in several ways."""
+
+    def __init__(self, *flags: bool) -> None:
+        super().__init__()
+        self.block, self.flags = PassesOn(), flags
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Call the block with each flag."""
+        for flag in self.flags:
+            x = self.block(x, twice=flag)
+        return x
+
+
+def test_a_block_called_in_different_ways_cannot_be_changed() -> None:
+    x = torch.randn(2, 3, 8, 8)
+    alike = Shared(True, True)
+    assert torch.equal(sortify(alike, fusion="sum", example=x)(x), alike(x))
+    (site,) = sites(Shared(True, False), x)
+    assert site.problem == "ValueError: it is called several times, with different arguments"
+
+
 class Structured(nn.Module):
     """A block that takes and returns containers, and branches on a number."""
 

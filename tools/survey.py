@@ -307,7 +307,7 @@ def _trains(model: nn.Module, images: Tensor) -> bool:
 
 
 def collect(cases: Iterable[Case]) -> Iterator[Outcome]:
-    """Examine the cases, each in a process of its own, so that memory stays bounded."""
+    """Examine the cases, each in a new process, so that memory stays bounded."""
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
     with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as executor:
