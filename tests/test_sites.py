@@ -152,6 +152,8 @@ class Plain(ReadsShape):
 class ReadsValues(nn.Module):
     """A model that cannot run on meta tensors; it has state, randomness and a plain block."""
 
+    runs: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.block, self.norm, self.last = Plain(), nn.BatchNorm2d(3), ReadsShape()

@@ -116,9 +116,8 @@ def default_input(model: nn.Module) -> Tensor:
 @contextmanager
 def _preserve_random_state() -> Iterator[None]:
     state = random.getstate()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
-        with torch.random.fork_rng(devices):
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
             yield
     finally:
         random.setstate(state)
