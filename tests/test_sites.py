@@ -150,6 +150,8 @@ class Plain(ReadsShape):
 class ReadsValues(nn.Module):
     """A model that cannot run on meta tensors; it has state, randomness and a plain block."""
 
+    runs: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.block, self.norm, self.last = Plain(), nn.BatchNorm2d(3), ReadsShape()
@@ -232,6 +234,28 @@ def test_keyword_arguments_are_passed_on() -> None:
         twice(x)
     other = sortify(block, fusion="sum", example=(x, 2.0))
     assert torch.equal(other(x, 3.0), block(x, 3.0))
+
+
+class Shared(nn.Module):
+    """A model that calls one block in several ways."""
+
+    def __init__(self, *flags: bool) -> None:
+        super().__init__()
+        self.block, self.flags = PassesOn(), flags
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Call the block with each flag."""
+        for flag in self.flags:
+            x = self.block(x, twice=flag)
+        return x
+
+
+def test_a_block_called_in_different_ways_cannot_be_changed() -> None:
+    x = torch.randn(2, 3, 8, 8)
+    alike = Shared(True, True)
+    assert torch.equal(sortify(alike, fusion="sum", example=x)(x), alike(x))
+    (site,) = sites(Shared(True, False), x)
+    assert site.problem == "ValueError: it is called several times, with different arguments"
 
 
 class Structured(nn.Module):

@@ -237,7 +237,7 @@ def create(case: Case) -> nn.Module:
     if library == "transformers":
         from transformers import AutoConfig, AutoModel, AutoModelForImageClassification
 
-        auto = AutoModel if name.startswith("clip") else AutoModelForImageClassification
+        auto: Any = AutoModel if name.startswith("clip") else AutoModelForImageClassification
         model: nn.Module = auto.from_config(AutoConfig.for_model(name, **case.options))
         return model
     if case.options:
@@ -308,9 +308,9 @@ def _trains(model: nn.Module, images: Tensor) -> bool:
 
 
 def collect(cases: Iterable[Case]) -> Iterator[Outcome]:
-    """Examine the cases, each in a process of its own, so that memory stays bounded."""
+    """Examine the cases, each in a new process, so that memory stays bounded."""
     context = get_context("forkserver")
-    context.set_forkserver_preload([__name__])
+    context.set_forkserver_preload(["tools.survey"])  # imports torch once
     with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as executor:
         yield from executor.map(examine, cases)
 

@@ -60,7 +60,7 @@ def find_sites(model: nn.Module, example: Example | None = None) -> Search:
     if isinstance(model, torch.jit.ScriptModule):
         raise ValueError("a scripted model cannot be observed; use the model it was made from")
     call = _as_call(default_input(model) if example is None else example)
-    with _random_state_kept(), torch.no_grad():
+    with _preserve_random_state(), torch.no_grad():
         try:
             return _search(_meta_copy(model), tree_map(_to_meta, call), torch.device("meta"))
         except Exception as error:  # a model may raise anything
@@ -114,11 +114,10 @@ def default_input(model: nn.Module) -> Tensor:
 
 
 @contextmanager
-def _random_state_kept() -> Iterator[None]:
+def _preserve_random_state() -> Iterator[None]:
     state = random.getstate()
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     try:
-        with torch.random.fork_rng(devices):
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
             yield
     finally:
         random.setstate(state)

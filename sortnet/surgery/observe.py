@@ -110,6 +110,7 @@ class Observer(TorchFunctionMode):
         self.additions: list[Addition] = []
         self.concatenates = False
         self.node: fx.Node | None = None
+        self._arguments: dict[str, list[Any]] = {}
         self._inputs: dict[str, Snapshot] = {}
         self._results: dict[str, list[Snapshot]] = {}
         self._stack: list[tuple[str, bool]] = []  # module, whether this is its first call
@@ -140,8 +141,8 @@ class Observer(TorchFunctionMode):
         """Drop all tensors; hooks would otherwise keep them until garbage collection."""
         for handle in self._handles:
             handle.remove()
-        self.modules, self.calls, self._inputs, self._results = {}, {}, {}, {}
-        self._alive = []
+        self.modules, self.calls, self._arguments = {}, {}, {}
+        self._inputs, self._results, self._alive = {}, {}, []
 
     @contextmanager
     def replay(self, path: str) -> Iterator[list[Addition]]:
@@ -158,6 +159,14 @@ class Observer(TorchFunctionMode):
     def arguments(self, path: str) -> Call:
         """Return what the module at `path` was called with."""
         return Call(*self._restore(self._inputs[path]))
+
+    def is_called_alike(self, path: str, constants: tuple[type, ...]) -> bool:
+        """Return True if all calls of a module have the same arguments of the given types."""
+        first, *others = (
+            tree_map(lambda x: x if isinstance(x, constants) else type(x), arguments)
+            for arguments in self._arguments[path]
+        )
+        return all(other == first for other in others)
 
     def has_result(self, path: str) -> bool:
         """Return True if the module at `path` was called exactly once."""
@@ -185,6 +194,8 @@ class Observer(TorchFunctionMode):
             if first:
                 self.calls[path] = Call(args, kwargs)
                 self._inputs[path] = self._snapshot((args, kwargs))
+            if not self._replaying:
+                self._arguments.setdefault(path, []).append((args, kwargs))
             self._alive.append((args, kwargs))
 
         return enter

@@ -64,7 +64,10 @@ def _trace(
     traced, module = TracedModule(), observer.modules[path]
     for training in (False, True):
         module.training = training
-        graph = _Tracer(observer.calls[path], fixed_numbers).trace(module)
+        tracer = _Tracer(observer.calls[path], fixed_numbers)
+        if not observer.is_called_alike(path, tracer.constants):
+            raise ValueError("it is called several times, with different arguments")
+        graph = tracer.trace(module)
         if training and str(graph) == str(traced.graphs[False]):
             traced.graphs[True] = traced.graphs[False]
             traced.additions[True] = traced.additions[False]
