@@ -188,5 +188,11 @@ def test_commands_take_every_kind_of_name(
     flags = ["--scale", "0.0005", "--batch", "4", "--out", str(tmp_path / "r")]
     assert main(["train", "mine:Tiny", "--fusion", "sort", "--recipe", "scratch", *flags]) == 0
     assert "mine:Tiny-SORT on digits: test error" in capsys.readouterr().out
+    assert main(["info", "mine:Tiny", "--fusion", "sort", "--size", "32"]) == 0
+    assert "2 sites where two branches meet, 2 of them" in capsys.readouterr().out
+    file = tmp_path / "tiny.pt2"
+    assert main(["export", "mine:Tiny", "--size", "32", "--torch-export", str(file)]) == 0
+    assert file.stat().st_size > 0
+    capsys.readouterr()
     assert main(["train", "resnet21"]) == 2
     assert "did you mean resnet20" in capsys.readouterr().err
