@@ -119,6 +119,7 @@ def compare(
     errors = _train(planned, seeds, looks, show)
     costs = measure_costs(planned) if cost else None
     answer = Answer.of(planned, errors, costs, looks)
+    planned.out.mkdir(parents=True, exist_ok=True)
     files.write_json(planned.out / FILE, answer.as_json() | {"machine": description()})
     return answer
 
