@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from sortnet.errors import UsageError
 from sortnet.lab import compare as room
 from sortnet.lab import runs, sequential
 from sortnet.lab.compare import answer as judge
+from sortnet.lab.compare.plan import plan
 from sortnet.lab.data.torch_datasets import from_torch
 from sortnet.lab.recipes import SCRATCH
 from sortnet.lab.report import page
@@ -55,7 +57,9 @@ class Pairs(torch.utils.data.Dataset[Any]):
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of five classes."""
     root = tmp_path_factory.mktemp("data") / "shades"
-    for i, (image, label) in enumerate(Pairs(30, "pil")):  # type: ignore[arg-type]
+    pairs = Pairs(30, "pil")
+    for i in range(len(pairs)):
+        image, label = pairs[i]
         (root / f"shade{label}").mkdir(parents=True, exist_ok=True)
         image.save(root / f"shade{label}" / f"{i}.png")
     return root
@@ -70,7 +74,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Add a branch."""
-        return x + self.conv(x).relu()
+        return x + torch.relu(self.conv(x))
 
 
 class Looping(nn.Module):
@@ -99,7 +103,8 @@ def hugging_face(num_classes: int) -> nn.Module:
 
 
 def small(model: Any, data: Any, out: Path, **options: Any) -> room.Answer:  # noqa: ANN401
-    given = {"recipe": RECIPE, "seeds": 1, "cost": False, "precision": "float32"} | options
+    given: dict[str, Any] = {"recipe": RECIPE, "seeds": 1, "cost": False}
+    given |= {"precision": "float32", **options}
     return sortnet.compare(model, data, out=out, **given)
 
 
@@ -173,7 +178,7 @@ def test_a_diverging_variant_does_not_stop_the_others(
     assert "(1 diverged)" in str(found)
 
 
-def judged(looks: int | None = None, **errors: list[float | None]) -> dict[str, Any]:
+def judged(looks: int | None = None, **errors: Sequence[float | None]) -> dict[str, Any]:
     """Verdicts on made-up errors, the baseline first."""
     by_seed = {label: dict(enumerate(values)) for label, values in errors.items()}
     return judge._judged(by_seed, looks)
@@ -413,7 +418,7 @@ def test_adamw_resumes_bit_for_bit(tmp_path: Path) -> None:
 
 def test_a_trained_network_is_compared_from_its_own_weights(tmp_path: Path) -> None:
     """With zero gates both variants start as the network that was given."""
-    planned = room.plan(
+    planned = plan(
         "resnet20-cifar10",
         "digits",
         ("sum", "sort"),

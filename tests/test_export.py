@@ -14,7 +14,6 @@ from sortnet import export, files, pretrained
 from sortnet.lab import data
 from sortnet.lab.recipes import LENET
 from sortnet.lab.runs import Run, load, sample_images
-from sortnet.networks import Network
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -57,7 +56,7 @@ def net(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return saved(request.param, tmp_path_factory.mktemp("nets") / "net", **NETS[request.param])
 
 
-def logits(network: Network, images: Tensor) -> Tensor:
+def logits(network: nn.Module, images: Tensor) -> Tensor:
     with torch.no_grad():
         result: Tensor = network(images)
     return result
@@ -128,9 +127,9 @@ def test_a_wrong_file_gets_no_name(
 
 def test_random_images_where_the_data_are_not_there(tmp_path: Path) -> None:
     net = saved("lenet", tmp_path / "net", branched=True)
-    config = files.read_sealed(net / "config.json", pretrained.SEAL)
-    config["trained"]["run"]["data"] = "cifar10"
-    files.write_sealed(net / "config.json", config, pretrained.SEAL)
+    stored = files.read_sealed(net / "config.json", pretrained.SEAL)
+    stored["trained"]["run"]["data"] = "cifar10"
+    files.write_sealed(net / "config.json", stored, pretrained.SEAL)
     network, config = load(net)
     assert sample_images(config, tmp_path, 200) is None
     result = export.to_torch_export(network, config, tmp_path / "net.pt2")

@@ -2,7 +2,9 @@
 
 import sys
 from collections import namedtuple
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -53,7 +55,7 @@ model = Tiny()
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of a module in the current directory."""
     (tmp_path / "mine.py").write_text(SOURCE)
     (tmp_path / "bad.py").write_text("import nothing_of_that_name")
@@ -119,7 +121,7 @@ def test_logits_are_taken_out_of_an_output_object() -> None:
     output = namedtuple("output", ["logits", "other"])
 
     class Model(nn.Linear):
-        def forward(self, x: Tensor) -> object:
+        def forward(self, x: Tensor) -> Any:  # noqa: ANN401
             return output(super().forward(x), None)
 
     model = modelspec.call(lambda: Model(2, 3), "local", {})
@@ -129,8 +131,8 @@ def test_logits_are_taken_out_of_an_output_object() -> None:
 def test_pretrained_weights_but_not_their_head(monkeypatch: pytest.MonkeyPatch) -> None:
     from torchvision import models
 
-    offered = models.resnet18(num_classes=1000).state_dict()
-    asked = {}
+    offered: dict[str, Tensor] = models.resnet18(num_classes=1000).state_dict()
+    asked: dict[str, object] = {}
 
     def download(_self: object, **options: object) -> dict[str, Tensor]:
         asked.update(options)

@@ -84,7 +84,9 @@ def _read(dataset: Any, what: str) -> tuple[Tensor, Tensor]:  # noqa: ANN401
         raise UsageError(f"{what} is a {type(dataset).__name__} without a length and items")
     if len(dataset) == 0:
         raise UsageError(f"{what} is empty")
-    images, labels, total = [], [], 0
+    images: list[Tensor] = []
+    labels: list[int] = []
+    total = 0
     for i, item in enumerate(_items(dataset)):
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise UsageError(f"item {i} of {what} is a {_kind(item)}, not an (image, label) pair")

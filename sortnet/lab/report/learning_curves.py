@@ -1,13 +1,12 @@
-"""Learning curves: of some runs, and Figures 3 and 4, mean and band over seeds."""
+"""Learning curves: Figures 3 and 4, mean and band over seeds."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sortnet.errors import UsageError
-from sortnet.lab import runs
 from sortnet.lab.experiments import results
-from sortnet.lab.report.style import COLOURS, GREY, OTHERS, canvas, save, styled
+from sortnet.lab.report.style import COLOURS, GREY, canvas, save, styled
 from sortnet.lab.statistics import summary
 
 COLUMNS = 3
@@ -17,29 +16,6 @@ INSET = 0.44
 """Where it begins, from below."""
 
 Cell = Mapping[str, Any]
-
-
-@styled
-def together(directories: Sequence[str | Path], path: Path) -> list[Path]:
-    """Draw the errors of a few runs against their steps: training dashed, validation solid.
-
-    Arguments:
-        directories: Of the runs.
-        path: Where to draw.
-    """
-    figure, axes = canvas(1, 1, 6.4, 3.8)
-    axis = axes[0, 0]
-    for colour, directory in zip(OTHERS, directories, strict=False):
-        rows, title = runs.rows(directory), runs.read(directory).title
-        for split, style in (("train", "--"), ("validation", "-")):
-            points = [(row["step"], row["error"]) for row in rows if row["split"] == split]
-            if points:
-                axis.plot(
-                    *zip(*points, strict=True), style, color=colour, label=f"{title}, {split}"
-                )
-    axis.set(xlabel="step", ylabel="error (%)", ylim=(0, None))
-    axis.legend()
-    return save(figure, path)
 
 
 @styled
