@@ -257,7 +257,8 @@ def _imported(name: str) -> Any:  # noqa: ANN401
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))
     try:
-        return import_module(name)
+        with torch.random.fork_rng():  # a module that builds a model must not change the seed's
+            return import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise UsageError(f"{name} does not import: {_first_line(error)}") from error

@@ -70,16 +70,21 @@ def flags(command: str) -> set[str]:
 
 def test_flags_are_those_we_mean() -> None:
     """A flag that comes or goes does so on purpose."""
-    commands = "demo list info train eval predict data doctor sortify export transfer reproduce"
+    commands = (
+        "demo compare list info train eval predict data doctor sortify export transfer reproduce"
+    )
     assert list(COMMANDS) == [*commands.split(), "claims", "bench", "report"]
-    network = "fusion classes branched norm style width gate head size"
+    network = "fusion classes branched norm style width gate head size where weights pretrained"
     assert flags("info") == set(network.split())
     schedule = "recipe scale steps epochs rate batch decay warm-up clip precision"
     keeping = "out root save-every keep on-nonfinite allow-mismatch resume-from compile device"
-    of_train = "data seed validation evaluations preprocess init freeze name"
+    of_train = "data seed validation evaluations preprocess freeze name"
     assert flags("train") == set(
         f"{network} {schedule} {keeping} threads tensorboard {of_train}".split()
     )
+    of_compare = "data fusion gate where seeds until max-seeds recipe steps epochs optimizer rate"
+    of_compare += " batch weights pretrained size branched validation no-cost out root json"
+    assert flags("compare") == set(f"{of_compare} precision device threads".split())
     assert flags("eval") == {"data", "root", "split", "device"}
     assert flags("predict") == {"top", "device"}
     of_transfer = "data layer root per-class splits probe device"
@@ -94,7 +99,7 @@ def test_flags_are_those_we_mean() -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["info", "resnet57"], "unknown network 'resnet57'; there are lenet"),
+        (["info", "resnet57"], "unknown network 'resnet57'; did you mean"),
         (["info", "resnet20", "--fusion", "sum+sum"], "twice"),
         (["info", "resnet20", "--branched"], "only lenet, bignet, alexnet can"),
         (["info", "lenet", "--fusion", "sort"], "branched=True"),

@@ -2,7 +2,9 @@
 
 import sys
 from collections import namedtuple
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,24 +19,30 @@ from sortnet.lab.runs import Run
 
 timm = pytest.importorskip("timm")
 
-SOURCE = '''
+SOURCE = """
 import torch
 from torch import nn
 
-class Tiny(nn.Module):
-    """Python control flow, and a branch that is added."""
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 3, padding=1)
 
+    def forward(self, x):
+        return x + self.conv(x)
+
+class Tiny(nn.Module):
     def __init__(self, num_classes=3):
         super().__init__()
         self.stem = nn.Conv2d(3, 8, 3, stride=2, padding=1)
-        self.conv = nn.Conv2d(8, 8, 3, padding=1)
+        self.one, self.two = Block(), Block()
         self.head = nn.Linear(8, num_classes)
 
     def forward(self, x):
         x = self.stem(x)
-        for _ in range(2):
+        for block in (self.one, self.two):
             if x.shape[-1] > 2:
-                x = x + self.conv(x)
+                x = block(x)
         return self.head(x.relu().mean((2, 3)))
 
 def three(): return Tiny()
@@ -43,11 +51,11 @@ def chain(num_classes): return nn.Sequential(nn.Flatten(), nn.Linear(3072, num_c
 def broken(): raise RuntimeError("no disk\\nat all")
 def number(): return 3
 model = Tiny()
-'''
+"""
 
 
 @pytest.fixture
-def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The name of a module in the current directory."""
     (tmp_path / "mine.py").write_text(SOURCE)
     (tmp_path / "bad.py").write_text("import nothing_of_that_name")
@@ -79,7 +87,7 @@ def test_a_model_has_the_datas_classes_and_keeps_its_weights(spec: str, mine: st
 
 
 MISTAKES = {
-    "resnet21": "unknown network 'resnet21'; did you mean resnet20",
+    "resnet21": "unknown network 'resnet21'; did you mean .*resnet20",
     "torchvision:resnet81": "torchvision has no model 'resnet81'; did you mean resnet",
     "timm:resnet81": "timm has no model 'resnet81'; did you mean",
     "nowhere:make": "there is no module 'nowhere'; a model is named like resnet20",
@@ -113,7 +121,7 @@ def test_logits_are_taken_out_of_an_output_object() -> None:
     output = namedtuple("output", ["logits", "other"])
 
     class Model(nn.Linear):
-        def forward(self, x: Tensor) -> object:
+        def forward(self, x: Tensor) -> Any:  # noqa: ANN401
             return output(super().forward(x), None)
 
     model = modelspec.call(lambda: Model(2, 3), "local", {})
@@ -123,8 +131,8 @@ def test_logits_are_taken_out_of_an_output_object() -> None:
 def test_pretrained_weights_but_not_their_head(monkeypatch: pytest.MonkeyPatch) -> None:
     from torchvision import models
 
-    offered = models.resnet18(num_classes=1000).state_dict()
-    asked = {}
+    offered: dict[str, Tensor] = models.resnet18(num_classes=1000).state_dict()
+    asked: dict[str, object] = {}
 
     def download(_self: object, **options: object) -> dict[str, Tensor]:
         asked.update(options)
@@ -159,7 +167,7 @@ def test_weights_are_read_from_either_format_and_from_nothing_else(tmp_path: Pat
 
 def test_a_run_of_a_users_model_is_trained_saved_and_loaded(mine: str, tmp_path: Path) -> None:
     """Its directory has a safe name, and is itself a model's name afterwards."""
-    run = Run("mine:Tiny", SCRATCH.lasting(2), "sort", options={"where": ".*"}, name="x")
+    run = Run("mine:Tiny", SCRATCH.with_steps(2), "sort", options={"where": ".*"}, name="x")
     assert run.id == "digits/mine-Tiny-where._-sort-scratch-x0.001-x/seed0"
     directory = runs.train(run, tmp_path / "runs").directory
     network, config = runs.load(directory)
@@ -176,7 +184,7 @@ def test_a_run_of_a_users_model_is_trained_saved_and_loaded(mine: str, tmp_path:
 
 def test_a_head_of_another_size_is_refused(mine: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"mine:three returns \(2, 3\).*10 classes.*num_classes"):
-        runs.train(Run("mine:three", SCRATCH.lasting(1)), tmp_path)
+        runs.train(Run("mine:three", SCRATCH.with_steps(1)), tmp_path)
 
 
 def test_commands_take_every_kind_of_name(
@@ -188,5 +196,11 @@ def test_commands_take_every_kind_of_name(
     flags = ["--scale", "0.0005", "--batch", "4", "--out", str(tmp_path / "r")]
     assert main(["train", "mine:Tiny", "--fusion", "sort", "--recipe", "scratch", *flags]) == 0
     assert "mine:Tiny-SORT on digits: test error" in capsys.readouterr().out
+    assert main(["info", "mine:Tiny", "--fusion", "sort", "--size", "32"]) == 0
+    assert "2 sites where two branches meet, 2 of them" in capsys.readouterr().out
+    file = tmp_path / "tiny.pt2"
+    assert main(["export", "mine:Tiny", "--size", "32", "--torch-export", str(file)]) == 0
+    assert file.stat().st_size > 0
+    capsys.readouterr()
     assert main(["train", "resnet21"]) == 2
-    assert "did you mean resnet20" in capsys.readouterr().err
+    assert "did you mean" in capsys.readouterr().err

@@ -1,11 +1,11 @@
 """Model cards of the networks that come with the package, from their config.json."""
 
 import torch
+from torch import nn
 
 from sortnet import pretrained
 from sortnet.lab.report import tables
 from sortnet.lab.runs import Run
-from sortnet.networks import Network
 from sortnet.pretrained import Config
 
 NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
@@ -37,7 +37,7 @@ def markdown(name: str) -> str:
     return "\n".join([*lines, "", *_use(name, run, data)]) + "\n"
 
 
-def _gates(network: Network) -> dict[str, str]:
+def _gates(network: nn.Module) -> dict[str, str]:
     """Describe the gates on the second-order terms, if there are any."""
     found = [p.detach() for key, p in network.named_parameters() if key.endswith(".gate")]
     if not found:

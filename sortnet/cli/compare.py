@@ -59,11 +59,11 @@ def compare(
         gate: Weight second-order terms by a learnable number per channel, from zero or one.
         where: A pattern over the sites where fusions are put; all without it.
         seeds: How many; fewer than three decide nothing.
-        until: decided adds seeds until the interval decides, at most --max-seeds.
+        until: decided adds seeds until the interval decides, up to the largest number.
         max_seeds: The largest number of seeds with --until decided.
         recipe: scratch or finetune, or a recipe of the paper.
         steps: Steps of each run; the recipe's own number without it.
-        epochs: Passes over the training images, in place of --steps.
+        epochs: How many passes over the training images, in place of steps.
         optimizer: adamw has a fiftieth of the recipe's rate, and a weight decay of 0.05.
         rate: The learning rate after the warm-up.
         batch: Images in a step.
@@ -115,10 +115,10 @@ def _recipe(name: str, optimizer: str, rate: float | None, batch: int | None) ->
 
     found = recipe(name)
     if optimizer == "adamw":
-        found = found.by_adamw()
+        found = found.with_adamw()
     if batch is not None:
         found = replace(found, batch=batch)
-    return found if rate is None else found.rated(rate)
+    return found if rate is None else found.with_learning_rate(rate)
 
 
 def _compared(**arguments: Any) -> "Answer":  # noqa: ANN401
@@ -162,3 +162,4 @@ def demo(out: Path = Path("runs/demo")) -> None:
 
     tune()
     _tell(_compared(**COMPARISON, out=out), None)
+    print("This holds for this recipe only: at twice the rate the sum was the better one.")

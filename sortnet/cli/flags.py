@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
     from sortnet.lab.recipes import Recipe
     from sortnet.lab.runs import Start
+    from sortnet.pretrained import Config
 
 
 Precision = Literal["auto", "float32", "bfloat16", "float16"]
@@ -83,6 +84,20 @@ class Choice:
         if start.weights is not None:
             pretrained.fit(network, first_weights(start.weights), loose=True)
         return network
+
+    def with_config(self) -> "tuple[nn.Module, Config]":
+        """Build it in evaluation mode, with a description; its classes are called by numbers."""
+        import torch
+
+        from sortnet import modelspec
+        from sortnet.pretrained import Config
+
+        spec, network = self.start().network, self.build().eval()
+        size = self.size or modelspec.image_size(spec)
+        with torch.no_grad():
+            count = network(torch.zeros(1, 3, size, size)).shape[-1]
+        names = tuple(str(i) for i in range(count))
+        return network, Config(spec, names, self.fusion, self.options(), size)
 
 
 @dataclass(frozen=True)

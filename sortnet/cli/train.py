@@ -274,18 +274,20 @@ def doctor(run: Directory, /) -> None:
 
 
 def export(
-    run: Directory,
-    /,
+    choice: Chosen,
     onnx: Path | None = None,
     torch_export: Path | None = None,
     root: Path = Path("data"),
 ) -> None:
-    """Write a run's network for other programs, after comparing it with PyTorch.
+    """Write a model for other programs, after comparing it with PyTorch.
+
+    A run is exported with its own fusion and weights; the model's flags are for other models.
 
     $ sortnet export runs/cifar10/resnet20-sort/seed0 --onnx resnet20.onnx
+    $ sortnet export torchvision:resnet18 --fusion sort --weights tuned.pt --onnx resnet18.onnx
 
     Args:
-        run: A run's directory, or one with a saved network.
+        choice: Which model.
         onnx: Where to write one ONNX file, for batches of any size.
         torch_export: Where to write a .pt2 file of torch.export.
         root: The directory of all data sets, for images to compare with.
@@ -296,7 +298,8 @@ def export(
     if onnx is None and torch_export is None:
         raise UsageError("nothing to write: give --onnx FILE or --torch-export FILE")
     tune()
-    network, config = runs.load(run)
+    is_run = choice.start().weights == choice.network
+    network, config = runs.load(choice.network) if is_run else choice.with_config()
     images = runs.sample_images(config, root, room.IMAGES)
     if onnx is not None:
         print(room.to_onnx(network, config, onnx, images))

@@ -142,7 +142,7 @@ class Recipe:
         """Return the recipe with all sections scaled in length, each at least one step."""
         limits.check(scale=factor)
         if self.cosine:
-            return self.lasting(max(1, round(self.steps * factor)))
+            return self.with_steps(max(1, round(self.steps * factor)))
         sections = tuple(
             replace(section, steps=max(1, round(section.steps * factor)))
             for section in self.sections

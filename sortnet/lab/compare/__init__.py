@@ -119,6 +119,7 @@ def compare(
     errors = _train(planned, seeds, looks, show)
     costs = measure_costs(planned) if cost else None
     answer = Answer.of(planned, errors, costs, looks)
+    planned.out.mkdir(parents=True, exist_ok=True)
     files.write_json(planned.out / FILE, answer.as_json() | {"machine": description()})
     return answer
 
@@ -163,7 +164,7 @@ def _error(planned: Plan, run: Run, progress: Callback) -> float | None:
             run,
             planned.out,
             planned.root,
-            habits=TrainerOptions(keep=1, device=planned.device),
+            options=TrainerOptions(keep=1, device=planned.device),
             callbacks=[progress],
             make=planned.make(run),
             dataset=planned.dataset,

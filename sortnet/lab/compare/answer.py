@@ -149,8 +149,8 @@ class Answer:
         """As what JSON can hold."""
         found = {"verdict": self.verdict, **asdict(self)}
         for outcome in found["outcomes"]:
-            values = list(outcome["errors"].values())
-            outcome |= asdict(summary(values))
+            summed = summary(list(outcome["errors"].values()))
+            outcome |= {n: getattr(summed, n) for n in ("mean", "deviation", "diverged")}
             for name in ("errors", "runs"):
                 outcome[name] = {str(seed): x for seed, x in outcome[name].items()}
         return found

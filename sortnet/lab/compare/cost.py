@@ -45,7 +45,7 @@ class _Subject:
 def measure_costs(planned: Plan) -> list[Cost]:
     """Measure all variants in turns, on a batch of the training images."""
     machine = Machine.here("off", None, planned.first.precision, planned.device)
-    batches = data.training(
+    batches = data.train_batches(
         planned.dataset, Augmentation(), batch=planned.recipe.batch, seed=0, stop=1, workers=0
     )
     raw = next(batches)

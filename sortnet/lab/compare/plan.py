@@ -187,7 +187,7 @@ def _lasting(recipe: Recipe, steps: int | None, epochs: float | None, dataset: D
     if epochs is not None:
         limits.check(epochs=epochs)
         steps = max(1, math.ceil(epochs * len(dataset.train) / recipe.batch))
-    return recipe if steps is None else recipe.lasting(steps)
+    return recipe if steps is None else recipe.with_steps(steps)
 
 
 def _own_data(data: Any, validation: int) -> Dataset:  # noqa: ANN401

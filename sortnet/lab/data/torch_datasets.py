@@ -9,7 +9,7 @@ from PIL import Image
 from torch import Tensor
 
 from sortnet.errors import UsageError
-from sortnet.lab.data.dataset import Dataset, InMemorySplit, colours, fingerprint
+from sortnet.lab.data.dataset import Dataset, InMemorySplit, channel_stats, fingerprint
 
 MOST = 4 << 30
 """Bytes of images that are kept in memory."""
@@ -48,7 +48,7 @@ def from_torch(
     names = _names(train, classes, max(int(labels.max()), int(test_labels.max())) + 1)
     mean, std = (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)
     if images.dtype == torch.uint8:
-        mean, std = colours(images)
+        mean, std = channel_stats(images)
     mark = fingerprint("torch", images, labels, test_images, test_labels, mean, std, names)
     return Dataset(
         name=f"{name}-{mark[:8]}",
@@ -60,7 +60,7 @@ def from_torch(
         mean=mean,
         std=std,
         flip=flip,
-        mark=mark,
+        content=mark,
     )
 
 
@@ -84,7 +84,9 @@ def _read(dataset: Any, what: str) -> tuple[Tensor, Tensor]:  # noqa: ANN401
         raise UsageError(f"{what} is a {type(dataset).__name__} without a length and items")
     if len(dataset) == 0:
         raise UsageError(f"{what} is empty")
-    images, labels, total = [], [], 0
+    images: list[Tensor] = []
+    labels: list[int] = []
+    total = 0
     for i, item in enumerate(_items(dataset)):
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise UsageError(f"item {i} of {what} is a {_kind(item)}, not an (image, label) pair")

@@ -2,6 +2,10 @@
 
 All but 250 of the 1,437 training images are held out for the learning curves: with all of them
 both variants are near their smallest error, and there would be nothing to see.
+
+The rate was chosen after a first try, so the verdict is about this recipe only. That try had a
+rate of 0.02 and no clipping: on seeds 0 and 1 the sum ended at 9.4 and 8.1 %, about where SORT
+ends with this recipe, and SORT at 33.9 and 10.6 %.
 """
 
 from dataclasses import replace

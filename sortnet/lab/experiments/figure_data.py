@@ -175,7 +175,7 @@ def _first() -> Iterator[tuple[str, Network, Tensor]]:
 
 def _trained(
     directories: Sequence[str | Path], root: str | Path
-) -> Iterator[tuple[str, Network, Tensor]]:
+) -> Iterator[tuple[str, nn.Module, Tensor]]:
     for directory in directories:
         run = runs.read(directory)
         dataset = run.load(root)

@@ -1,4 +1,4 @@
-"""Learning curves as figures: of a few runs, and Figures 3 and 4 with mean and band over seeds."""
+"""Learning curves as figures: Figures 3 and 4, with mean and band over seeds."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,8 +6,8 @@ from typing import Any
 
 from sortnet.errors import UsageError
 from sortnet.lab.experiments.results import CellResults, ExperimentResults
-from sortnet.lab.report.style import COLORS, GREY, OTHERS, canvas, save, styled
-from sortnet.lab.runs import RunRecord, record
+from sortnet.lab.report.style import COLORS, GREY, canvas, save, styled
+from sortnet.lab.runs import RunRecord
 from sortnet.lab.statistics import summary
 
 COLUMNS = 3
@@ -15,27 +15,6 @@ ZOOM = 0.6
 """The inset shows what comes after this part of the training."""
 INSET = 0.44
 """Where it begins, from below."""
-
-
-@styled
-def together(directories: Sequence[str | Path], path: Path) -> list[Path]:
-    """Draw the errors of a few runs over their steps: training dashed, validation solid.
-
-    Arguments:
-        directories: Of the runs.
-        path: The figure, without suffix.
-    """
-    figure, axes = canvas(1, 1, 6.4, 3.8)
-    axis = axes[0, 0]
-    for color, directory in zip(OTHERS, directories, strict=False):
-        one = record.read(directory)
-        for split, style in (("train", "--"), ("validation", "-")):
-            if split in one.curves:
-                curve, label = one.curves[split], f"{one.run.title}, {split}"
-                axis.plot(curve["step"], curve["error"], style, color=color, label=label)
-    axis.set(xlabel="step", ylabel="error (%)", ylim=(0, None))
-    axis.legend()
-    return save(figure, path)
 
 
 @styled
