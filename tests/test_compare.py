@@ -397,7 +397,7 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path) -> None:
 
 def test_adamw_resumes_bit_for_bit(tmp_path: Path) -> None:
     recipe = replace(SCRATCH, batch=8).with_adamw().with_steps(6)
-    assert recipe.rate(1) == pytest.approx(0.001, rel=0.3)
+    assert recipe.learning_rate(1) == pytest.approx(0.001, rel=0.3)
     data = (Pairs(20), Pairs(10))
     whole = small(Looping, data, tmp_path / "whole", recipe=recipe)
 

@@ -83,11 +83,12 @@ Trained = Annotated[Grid, tyro.conf.arg(name="")]
 @contextmanager
 def shown() -> "Iterator[Callable[[Progress], None]]":
     """Show the progress of a sweep on standard error."""
+    from rich import progress as rich_progress
     from rich.console import Console
-    from rich.progress import Progress, TextColumn
 
     console = Console(file=sys.stderr)
-    with Progress(TextColumn("{task.description}"), console=console, transient=True) as progress:
+    column = rich_progress.TextColumn("{task.description}")
+    with rich_progress.Progress(column, console=console, transient=True) as progress:
         bar = progress.add_task("")
 
         def show(state: "Progress") -> None:

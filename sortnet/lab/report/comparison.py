@@ -9,7 +9,7 @@ from sortnet.lab import runs
 from sortnet.lab.compare import FILE as FILE
 from sortnet.lab.compare import Answer
 from sortnet.lab.report.style import OTHERS, canvas, save, styled
-from sortnet.lab.report.thinning import number
+from sortnet.lab.runs.curves import finite
 
 VERDICTS = ("baseline", "helps", "hurts", "cannot tell")
 
@@ -35,7 +35,7 @@ def _outcome(value: Mapping[str, Any]) -> dict[str, Any]:
         "label": str(value["label"]),
         "verdict": value["verdict"],
         "text": str(value["text"]),
-        "error": {name: number(value[name]) for name in ("mean", "deviation")},
+        "error": {name: finite(value[name]) for name in ("mean", "deviation")},
         "diverged": int(value["diverged"]),
         "difference": None if difference is None else _numbers(difference, DIFFERENCE),
         "cost": None if cost is None else _cost(cost),
@@ -46,7 +46,7 @@ DIFFERENCE = ("mean", "low", "high", "adjusted_p")
 
 
 def _numbers(value: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, float | None]:
-    return {name: number(value[name]) for name in names}
+    return {name: finite(value[name]) for name in names}
 
 
 def _cost(value: Mapping[str, Any]) -> dict[str, Any]:

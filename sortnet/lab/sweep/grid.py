@@ -204,8 +204,8 @@ class Board:
         for key in {*news, *self.of("running", "elsewhere")}:
             # a run that resumes repeats steps: what is shown does not go back
             self.shares[key] = max(self.shares[key], self._share(key))
-        told = [text for key in news if (text := self._news(key))]
-        for text in told or [None]:
+        texts: list[str | None] = [text for key in news if (text := self._news(key))]
+        for text in texts or [None]:
             self.tell(text)
 
     def _news(self, key: str) -> str | None:
