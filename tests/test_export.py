@@ -14,7 +14,6 @@ from sortnet import export, files, pretrained
 from sortnet.lab import data
 from sortnet.lab.recipes import LENET
 from sortnet.lab.runs import Run, load, sample_images
-from sortnet.networks import Network
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
@@ -57,7 +56,7 @@ def net(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return saved(request.param, tmp_path_factory.mktemp("nets") / "net", **NETS[request.param])
 
 
-def logits(network: Network, images: Tensor) -> Tensor:
+def logits(network: nn.Module, images: Tensor) -> Tensor:
     with torch.no_grad():
         result: Tensor = network(images)
     return result
