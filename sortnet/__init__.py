@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from sortnet.networks import create_model as create_model
     from sortnet.networks import list_models as list_models
     from sortnet.pretrained import load as load
-    from sortnet.surgery import branch as branch
     from sortnet.surgery import sites as sites
     from sortnet.surgery import sortify as sortify
+    from sortnet.surgery.branch import branch as branch
 
 __version__ = "0.1.0"
 
