@@ -205,8 +205,10 @@ class Board:
             # a run that resumes repeats steps: what is shown does not go back
             self.shares[key] = max(self.shares[key], self._share(key))
         told = [text for key in news if (text := self._news(key))]
-        for text in told or [None]:
+        for text in told:
             self.tell(text)
+        if not told:
+            self.tell()
 
     def _news(self, key: str) -> str | None:
         state = self.states[key]
