@@ -72,7 +72,7 @@ def test_a_number_out_of_its_limits_is_one_line(
 
 def test_every_numeric_flag_is_in_the_table() -> None:
     """One that is added is added to the table and to the test above, too."""
-    from sortnet.cli import COMMANDS, flags
+    from sortnet.cli import COMMANDS, flags, grid
 
     numeric = {
         name
@@ -80,7 +80,7 @@ def test_every_numeric_flag_is_in_the_table() -> None:
         for name, kind in command.__annotations__.items()
         if kind in (int, float, int | None, float | None)
     }
-    for group in (flags.Choice, flags.Schedule, flags.Keeping):
+    for group in (flags.Choice, flags.Schedule, flags.Keeping, grid.Grid):
         numeric |= {
             f.name for f in fields(group) if f.type in (int, float, int | None, float | None)
         }

@@ -83,17 +83,17 @@ Trained = Annotated[Grid, tyro.conf.arg(name="")]
 @contextmanager
 def shown() -> "Iterator[Callable[[Progress], None]]":
     """Show the progress of a sweep on standard error."""
-    from rich import progress as rich_progress
     from rich.console import Console
+    from rich.progress import Progress as Bar
+    from rich.progress import TextColumn
 
     console = Console(file=sys.stderr)
-    column = rich_progress.TextColumn("{task.description}")
-    with rich_progress.Progress(column, console=console, transient=True) as progress:
-        bar = progress.add_task("")
+    with Bar(TextColumn("{task.description}"), console=console, transient=True) as bar:
+        task = bar.add_task("")
 
         def show(state: "Progress") -> None:
             if state.news:
                 console.print(state.news, highlight=False, markup=False)
-            progress.update(bar, description=str(state))
+            bar.update(task, description=str(state))
 
         yield show

@@ -20,8 +20,8 @@ from sortnet.lab import data as datasets
 from sortnet.lab import runs as directories
 from sortnet.lab.measure import work
 from sortnet.lab.runs import Result, Run
-from sortnet.lab.runs.record import TRANSFER
 from sortnet.lab.sweep.job import Job
+from sortnet.lab.sweep.process import TRANSFER
 from sortnet.lab.training import Interrupted
 from sortnet.lab.training.failures import signals
 from sortnet.networks import NETWORKS, create_model
@@ -204,9 +204,11 @@ class Board:
         for key in {*news, *self.of("running", "elsewhere")}:
             # a run that resumes repeats steps: what is shown does not go back
             self.shares[key] = max(self.shares[key], self._share(key))
-        texts: list[str | None] = [text for key in news if (text := self._news(key))]
-        for text in texts or [None]:
+        told = [text for key in news if (text := self._news(key))]
+        for text in told:
             self.tell(text)
+        if not told:
+            self.tell()
 
     def _news(self, key: str) -> str | None:
         state = self.states[key]
