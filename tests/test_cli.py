@@ -57,7 +57,7 @@ def test_info_shows_what_the_fusion_adds(capsys: pytest.CaptureFixture[str]) -> 
     assert "0 parameters" in out
     assert "258,048" in out
     assert main(["info", "lenet", "--branched", "--fusion", "sum+prod", "--gate", "zero"]) == 0
-    assert "128 parameters, 3 entries" in capsys.readouterr().out
+    assert "128 parameters, 3 state-dict entries" in capsys.readouterr().out
 
 
 def flags(command: str) -> set[str]:
