@@ -20,8 +20,8 @@ from sortnet.lab import data as datasets
 from sortnet.lab import runs as directories
 from sortnet.lab.measure import work
 from sortnet.lab.runs import Result, Run
+from sortnet.lab.runs.record import TRANSFER
 from sortnet.lab.sweep.job import Job
-from sortnet.lab.sweep.process import TRANSFER
 from sortnet.lab.training import Interrupted
 from sortnet.lab.training.failures import signals
 from sortnet.networks import NETWORKS, create_model
