@@ -101,7 +101,7 @@ def test_flags_are_those_we_mean() -> None:
     [
         (["info", "resnet57"], "unknown network 'resnet57'; did you mean"),
         (["info", "resnet20", "--fusion", "sum+sum"], "twice"),
-        (["info", "resnet20", "--branched"], "only lenet, bignet, alexnet can"),
+        (["info", "resnet20", "--branched"], "belongs to lenet, bignet, alexnet"),
         (["info", "lenet", "--fusion", "sort"], "branched=True"),
         (["info", "lenet", "--classes", "0"], "classes is 0"),
     ],

@@ -40,7 +40,7 @@ def activity(network: nn.Module, images: Tensor) -> list[Activity]:
     found: dict[str, Activity] = {}
     hooks = []
     for name, module in network.named_modules():
-        if isinstance(module, Fusion) and module.second:
+        if isinstance(module, Fusion) and module.second_order:
             hooks.append(module.register_forward_hook(_watch(name, found)))
     try:
         with torch.no_grad():

@@ -56,7 +56,7 @@ def remember_kernels(trainer: "Trainer") -> None:
 def _uses_kernels(trainer: "Trainer") -> bool:
     if trainer.machine.compile or not kernels.enabled(trainer.machine.device.type):
         return False
-    return any(isinstance(m, Fusion) and m.second for m in trainer.network.modules())
+    return any(isinstance(m, Fusion) and m.second_order for m in trainer.network.modules())
 
 
 def _marker(trainer: "Trainer") -> Path:
