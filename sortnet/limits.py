@@ -82,6 +82,7 @@ LIMITS: Mapping[str, Limit] = {
     "cpus": Limit(1, 10**4),
     "gpus": Limit(1, 10**4),
     "per-class": Limit(1, IMAGES),
+    "max-seeds": Limit(3, 10**6),
     "port": Limit(0, 2**16 - 1),
     "processes": Limit(1, 10**4),
     "rounds": Limit(1, 10**6),

@@ -43,6 +43,8 @@ FLAGS = [
     (["transfer", "resnet20-cifar10"], "--per-class", WHOLE + ZERO),
     (["transfer", "resnet20-cifar10"], "--splits", WHOLE + ZERO),
     (["reproduce", "table1"], "--seeds", WHOLE + ZERO),
+    (["compare", "lenet"], "--seeds", WHOLE + ZERO),
+    (["compare", "lenet"], "--max-seeds", [*WHOLE, "0", "2"]),
     (["reproduce", "table1"], "--processes", WHOLE + ZERO),
     (["reproduce", "table1"], "--gpus", WHOLE + ZERO),
     (["reproduce", "table1"], "--cpus", WHOLE + ZERO),

@@ -192,7 +192,7 @@ def test_commands_take_every_kind_of_name(
 ) -> None:
     for spec in ("resnet20", "torchvision:resnet18", "timm:test_resnet", "mine:Tiny"):
         assert main(["sortify", spec, "--dry-run"]) == 0
-        assert "places" in capsys.readouterr().out
+        assert "sites" in capsys.readouterr().out
     flags = ["--scale", "0.0005", "--batch", "4", "--out", str(tmp_path / "r")]
     assert main(["train", "mine:Tiny", "--fusion", "sort", "--recipe", "scratch", *flags]) == 0
     assert "mine:Tiny-SORT on digits: test error" in capsys.readouterr().out

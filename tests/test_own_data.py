@@ -72,7 +72,7 @@ def test_epochs_are_counted_in_training_images(home: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["train", "resnet57"], "unknown network 'resnet57'; there are lenet, "),
+        (["train", "resnet57"], "unknown network 'resnet57'; did you mean resnet56, "),
         (["train", "lenet", "--recipe", "fast"], "unknown recipe 'fast'; there are lenet, "),
         (["train", "lenet", "--steps", "5", "--epochs", "1"], "exclude each other"),
         (["train", "lenet", "--freeze", "conv1[.](weight", "--steps", "1"], "matches none"),

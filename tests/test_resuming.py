@@ -24,7 +24,6 @@ from sortnet import files
 from sortnet.cli import main
 from sortnet.fusion import kernels
 from sortnet.lab import runs
-from sortnet.lab.data import Dataset
 from sortnet.lab.recipes import Recipe, Section
 from sortnet.lab.runs import Run, execute, record, train
 from sortnet.lab.training import (
@@ -385,8 +384,8 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The steps of each life in which a weight becomes infinite, counted from 1."""
     create_model, moments = execute.fresh, [6]
 
-    def poison(run: Run, dataset: Dataset) -> Any:  # noqa: ANN401
-        network, calls = create_model(run, dataset), [0]
+    def poison(*what: Any) -> Any:  # noqa: ANN401
+        network, calls = create_model(*what), [0]
 
         def hook(module: nn.Module, _inputs: object) -> None:
             calls[0] += module.training

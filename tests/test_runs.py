@@ -109,7 +109,7 @@ def test_weights_of_another_run_are_a_start(finished: Path) -> None:
         assert weight.requires_grad != name.startswith(("conv1", "conv2"))
     with pytest.raises(ValueError, match="--freeze layer9"):
         runs.fresh(replace(run, freeze=("layer9.*",)), data.load("digits"))
-    with pytest.raises(ValueError, match="of another network"):
+    with pytest.raises(ValueError, match="belong to another network"):
         runs.fresh(Run("resnet20", RESNET, init=str(finished)), data.load("digits"))
 
 

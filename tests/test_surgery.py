@@ -320,7 +320,7 @@ def test_the_command_honors_where_and_skips(
             return x + y if x.mean() > -9 else y
 
     net = Skippable([models.resnet.BasicBlock(3, 3), models.resnet.BasicBlock(3, 3)])
-    monkeypatch.setattr("sortnet.surgery.find", lambda _: net)
+    monkeypatch.setattr("sortnet.cli.models.Choice.build", lambda _: net)
     output = tmp_path / "weights.safetensors"
     arguments = ["sortify", "torchvision:some", "-o", str(output)]
 

@@ -180,8 +180,8 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a weight become infinite in the sixth step of every run."""
     create_model = execute.fresh
 
-    def poison(run: Run, dataset: data.Dataset) -> Any:  # noqa: ANN401
-        network, calls = create_model(run, dataset), [0]
+    def poison(*what: Any) -> Any:  # noqa: ANN401
+        network, calls = create_model(*what), [0]
 
         def hook(module: nn.Module, _inputs: object) -> None:
             calls[0] += module.training
