@@ -163,5 +163,5 @@ def demo(out: Path = Path("runs/demo")) -> None:
 
     tune()
     _tell(_compared(**COMPARISON, out=out), None)
-    print("100 steps on digits show how it works, not whether SORT helps. Your own model:")
+    print("60 steps on digits show how it works, not whether SORT helps. Your own model:")
     print("sortnet compare torchvision:resnet18 --data path/to/images")

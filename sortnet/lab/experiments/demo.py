@@ -1,6 +1,6 @@
 """What `sortnet demo` compares: LeNet* with the sum and with SORT, on handwritten digits.
 
-The recipe is the paper's for LeNet, shortened to 100 steps. Nothing was tuned for the outcome: the
+The recipe is the paper's for LeNet, shortened to 60 steps. Nothing was tuned for the outcome: the
 demo shows how a comparison works, and is no evidence for or against SORT.
 """
 
@@ -14,7 +14,7 @@ COMPARISON: dict[str, Any] = {
     "fusions": ("sum", "sort"),
     "seeds": 3,
     "recipe": LENET,
-    "steps": 100,
+    "steps": 60,
     "options": {"branched": True},
 }
 """The arguments of `sortnet.compare`."""
