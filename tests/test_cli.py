@@ -84,16 +84,16 @@ def test_flags_are_those_we_mean() -> None:
     )
     of_compare = "data fusion gate where seeds until max-seeds recipe steps epochs optimizer rate"
     of_compare += " batch weights pretrained size branched validation no-cost out root json"
-    assert flags("compare") == set(f"{of_compare} precision device threads".split())
+    of_grid = "on processes partition gpus cpus memory time account setup cancel"
+    assert flags("compare") == set(f"{of_compare} precision device threads {of_grid}".split())
     assert flags("eval") == {"data", "root", "split", "device"}
     assert flags("predict") == {"top", "device"}
     of_transfer = "data layer root per-class splits probe device"
     assert flags("transfer") == set(of_transfer.split())
     of_bench = "rounds compiled against no-parts json figure precision device"
     assert flags("bench") == set(of_bench.split())
-    of_reproduce = "size seeds data out only results precision device on processes partition"
-    of_slurm = "gpus cpus memory time account setup cancel"
-    assert flags("reproduce") == set(f"{of_reproduce} {of_slurm}".split())
+    of_reproduce = "size seeds data out only results precision device"
+    assert flags("reproduce") == set(f"{of_reproduce} {of_grid}".split())
 
 
 @pytest.mark.parametrize(

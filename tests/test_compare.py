@@ -284,12 +284,21 @@ def test_seeds_are_added_until_the_interval_decides(
     assert same.seeds == 4
 
 
+def test_one_seed_and_what_only_this_process_knows_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["compare", "lenet", "--data", "digits", "--branched", "--seeds", "1"]) == 2
+    assert capsys.readouterr().err.startswith("sortnet: --seeds is 1, which has no interval; 3 ")
+    with pytest.raises(UsageError, match="finds a model and data by their names only"):
+        small(Looping, (Pairs(20), Pairs(10)), tmp_path, train_all=lambda *_: {})
+
+
 def test_the_answer_in_every_form(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In 80 columns, as JSON and on the page; the cost is measured."""
     out, file = tmp_path / "out", tmp_path / "answer.json"
-    flags = ["--data", str(folder), "--size", "32", "--steps", "2", "--seeds", "1", "--batch", "8"]
+    flags = ["--data", str(folder), "--size", "32", "--steps", "2", "--seeds", "2", "--batch", "8"]
     flags += ["--out", str(out), "--json", str(file), "--branched"]
     assert main(["compare", "lenet", *flags]) == 0
     told = capsys.readouterr().out
@@ -297,7 +306,7 @@ def test_the_answer_in_every_form(
     for line in told.splitlines():
         assert len(line) <= 80 or str(out) in line
     answer = json.loads(file.read_text())
-    assert answer["verdict"] == "cannot tell: 1 seed decides nothing, 3 are the least"
+    assert answer["verdict"] == "cannot tell: 2 seeds decide nothing, 3 are the least"
     assert answer["verdict"] in told
     costs = [outcome["cost"] for outcome in answer["outcomes"]]
     assert costs[0]["parameters"] == costs[1]["parameters"]
@@ -305,7 +314,7 @@ def test_the_answer_in_every_form(
     assert all(cost["saved"] > 0 for cost in costs)
     assert (out / "curves.png").stat().st_size > 0
     shown = page.build([out])
-    assert "1 seed decides nothing" in shown
+    assert "2 seeds decide nothing" in shown
     assert 'faults":[]' in shown
 
 

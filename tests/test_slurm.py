@@ -18,6 +18,7 @@ from sortnet import files
 from sortnet.cli import main
 from sortnet.cli.grid import Grid
 from sortnet.lab import runs
+from sortnet.lab.compare import FILE
 from sortnet.lab.experiments.definitions import Cell, Experiment
 from sortnet.lab.recipes import LENET, Section
 from sortnet.lab.runs import Run
@@ -228,3 +229,20 @@ def test_what_is_missing_is_one_line(
     said = capsys.readouterr().err
     assert said == "sortnet: --on slurm needs submitit: pip install 'sortnet[slurm]'\n"
     assert not list(tmp_path.iterdir())
+
+
+def test_a_comparison_on_slurm_is_the_one_at_home(tmp_path: Path, slurm: Cluster) -> None:
+    """With one thread, which is what every element has."""
+    flags = ["lenet", "--branched", "--data", "digits", "--recipe", "lenet", "--steps", "4"]
+    flags += ["--batch", "8", "--seeds", "2", "--no-cost", "--precision", "float32"]
+
+    def errors(name: str, *more: str) -> object:
+        out = tmp_path / name
+        command = [sys.executable, "-m", "sortnet", "compare", *flags, "--out", str(out), *more]
+        subprocess.run(command, check=True, capture_output=True, env=slurm.variables, timeout=300)
+        assert len(list(out.glob("digits/*/*/result.json"))) == 4
+        return [outcome["errors"] for outcome in files.read_json(out / FILE)["outcomes"]]
+
+    home = errors("home", "--threads", "1")
+    assert errors("slurm", "--on", "slurm") == home
+    assert errors("processes", "--processes", "2") == home

@@ -7,11 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sortnet import limits
 from sortnet.cli.flags import Device, Model, Precision, tune
+from sortnet.cli.grid import Grid, Trained, shown
 from sortnet.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from sortnet.lab.compare import Answer
     from sortnet.lab.recipes import Recipe
+    from sortnet.lab.runs import Run
 
 
 def compare(
@@ -42,6 +46,7 @@ def compare(
     precision: Precision = "auto",
     device: Device = "auto",
     threads: int | None = None,
+    grid: Trained = Grid(),  # noqa: B008
 ) -> None:
     """Ask whether a fusion helps a model on some data: paired seeds, cost, verdict.
 
@@ -51,6 +56,7 @@ def compare(
     $ sortnet compare timm:resnet10t --data path/to/images --epochs 20 --gate zero
     $ sortnet compare mypackage.models:make --data cifar10 --until decided --max-seeds 10
     $ sortnet compare resnet20-cifar10 --data cifar10 --recipe finetune --epochs 3 --seeds 5
+    $ sortnet compare timm:resnet10t --data cifar10 --on slurm --gpus 1 --partition gpu
 
     Args:
         model: resnet20, torchvision:resnet18, timm:resnet10t, package.module:function, or a run.
@@ -78,18 +84,31 @@ def compare(
         json: Where to write the answer as well.
         precision: What convolutions compute in; auto: bfloat16 where the hardware has it.
         device: Where to train; auto: the accelerator if there is one.
-        threads: How many cores to use; all without it.
+        threads: How many cores to use; all without it. With --on or --processes every run has one.
+        grid: Where runs are trained; here, one after the other, without --on and --processes.
     """
     limits.check_given(rate=rate, batch=batch, threads=threads, steps=steps, epochs=epochs)
     limits.check_given(seeds=seeds, max_seeds=max_seeds)
+    if seeds == 1:
+        raise UsageError("--seeds is 1, which has no interval; 3 are the least that decide")
     if json is not None and not json.parent.is_dir():
         raise UsageError(f"{json.parent} is not there to put {json.name} into")
     tune(threads)
+
+    def train_all(runs: "Sequence[Run]", out: Path, root: Path) -> "Mapping[str, Any]":
+        from sortnet.lab.sweep.grid import train_all
+
+        if grid.canceled(runs, out):
+            raise SystemExit(0)
+        with shown() as show:
+            return train_all(runs, out, root, engine=grid.engine(out), device=device, show=show)
+
+    elsewhere = grid.on != "local" or grid.processes is not None
     answer = _compared(
         model=model,
         data=data,
         fusions=fusion,
-        seeds=seeds,
+        seeds=max_seeds if grid.cancel else seeds,
         recipe=_recipe(recipe, optimizer, rate, batch),
         steps=steps,
         epochs=epochs,
@@ -100,13 +119,14 @@ def compare(
         size=size,
         options={"branched": True} if branched else {},
         validation=validation,
-        until_decided=until == "decided",
+        until_decided=until == "decided" and not grid.cancel,
         max_seeds=max_seeds,
         out=out,
         root=root,
         precision=precision,
         device=device,
         cost=cost,
+        train_all=train_all if elsewhere else None,
     )
     _tell(answer, json)
 
@@ -129,6 +149,8 @@ def _compared(**arguments: Any) -> "Answer":  # noqa: ANN401
 
     from sortnet.lab.compare import compare as run
 
+    if arguments.get("train_all") is not None:  # it shows its own progress
+        return run(**arguments)
     with Progress(console=Console(file=sys.stderr), transient=True) as progress:
         bar = progress.add_task("", total=None)
 

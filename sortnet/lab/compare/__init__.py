@@ -5,7 +5,7 @@ are trained by the one training loop, in run directories, so that a comparison t
 resumes where it was. `sortnet.lab.compare.answer` has the rules of the verdict.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from sortnet.lab.compare.answer import Answer, Cost, decided
 from sortnet.lab.compare.cost import measure_costs
 from sortnet.lab.compare.plan import Plan, plan
 from sortnet.lab.recipes import Recipe
-from sortnet.lab.runs import Run
+from sortnet.lab.runs import Result, Run
 from sortnet.lab.statistics import FEWEST
 from sortnet.lab.training import Callback, Diverged, TrainerOptions, description
 
@@ -30,6 +30,8 @@ MAX_SEEDS = 10
 
 Show = Callable[[str, int, int], None]
 """Called with what is done, how many steps are done, and of how many."""
+TrainAll = Callable[[Sequence[Run], Path, Path], Mapping[str, Any]]
+"""Called with runs, their directory and that of the datasets; returns results by a run's id."""
 
 
 def compare(
@@ -56,6 +58,7 @@ def compare(
     device: str = "auto",
     cost: bool = True,
     show: Show | None = None,
+    train_all: TrainAll | None = None,
 ) -> Answer:
     """Compare fusions in a model on a data set, over paired seeds.
 
@@ -85,6 +88,8 @@ def compare(
         device: One of `sortnet.lab.training.DEVICES`.
         cost: Whether to measure step time, inference time and bytes saved for backward.
         show: Called after each step.
+        train_all: Trains runs in other processes, such as `sortnet.lab.sweep.grid.train_all` with
+            its engine; without it they are trained here, one after the other.
 
     Example:
         >>> import tempfile
@@ -116,7 +121,10 @@ def compare(
     looks = max_seeds if until_decided else None
     _check_seeds(planned, seeds, looks)
     planned.check_starts()
-    errors = _train(planned, seeds, looks, show)
+    if train_all is None:
+        errors = _train(planned, seeds, looks, show)
+    else:
+        errors = _train_elsewhere(planned, seeds, looks, train_all)
     costs = measure_costs(planned) if cost else None
     answer = Answer.of(planned, errors, costs, looks)
     planned.out.mkdir(parents=True, exist_ok=True)
@@ -152,6 +160,32 @@ def _train(
             run = planned.run(variant, seed)
             errors[variant.label][seed] = _error(planned, run, progress)
             progress.finish()
+        if looks is not None and decided(errors, looks):
+            break
+    return errors
+
+
+def _train_elsewhere(
+    planned: Plan, seeds: int, looks: int | None, train_all: TrainAll
+) -> dict[str, dict[int, float | None]]:
+    """Train every variant on every seed in other processes; the errors by variant and seed."""
+    if planned.function is not None or not planned.is_named:
+        raise UsageError(
+            "another process finds a model and data by their names only: package.module:function,"
+            " and the name of a dataset or a folder"
+        )
+    errors: dict[str, dict[int, float | None]] = {v.label: {} for v in planned.variants}
+    groups = [range(seeds)]
+    if looks is not None:  # the first decision needs three seeds, every other one more
+        groups = [range(FEWEST), *(range(seed, seed + 1) for seed in range(FEWEST, looks))]
+    for group in groups:
+        todo = {(v.label, seed): planned.run(v, seed) for v in planned.variants for seed in group}
+        found = train_all(list(todo.values()), planned.out, planned.root)
+        for (label, seed), run in todo.items():
+            result = found[run.id]
+            if not isinstance(result, Result):
+                raise OSError(f"{run.id} could not be trained: {result.reason}")
+            errors[label][seed] = result.error if result.ended == "finished" else None
         if looks is not None and decided(errors, looks):
             break
     return errors

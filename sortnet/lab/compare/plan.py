@@ -59,6 +59,7 @@ class Plan:
     first: Run
     function: Make | None
     dataset: Dataset
+    is_named: bool
     out: Path
     root: Path
     device: str
@@ -160,7 +161,10 @@ def plan(
         made = function or modelspec.function(start.network)
         first = replace(first, name=_digest(made, start.network, len(dataset.classes)))
     place = f"runs/compare-{Path(dataset.name).name}-{first.id.split('/')[1]}"
-    return Plan(variants, first, function, dataset, Path(out or place), Path(root), device)
+    is_named = isinstance(data, str | Path)
+    return Plan(
+        variants, first, function, dataset, is_named, Path(out or place), Path(root), device
+    )
 
 
 def _variants(
