@@ -103,7 +103,7 @@ def command(out: Path, *more: str) -> list[str]:
     return [*base, "--out", str(out), *more]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_saves_and_exits(tmp_path: Path, number: signal.Signals) -> None:
     process = subprocess.Popen(command(tmp_path), stderr=subprocess.PIPE, text=True)
     directory = tmp_path / "digits" / "lenet-x0.1" / "seed0"

@@ -35,7 +35,6 @@ def digits() -> tuple[Tensor, Tensor]:
         ("resnet20", "sort", {}, 1e-1, 60, 2.25),
         ("wrn28", "sort", {"width": 1}, 1e-1, 60, 2.25),
         ("resnet20", "sort", {"gate": "zero"}, 1e-1, 40, 1.0),
-        ("wrn28", "sort", {"width": 1, "gate": "zero"}, 1e-1, 40, 1.0),
     ],
 )
 def test_loss_falls(
