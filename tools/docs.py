@@ -28,10 +28,16 @@ PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
         "against-pytorch.json",
         benchmark_tables.against_pytorch,
     ),
+    "against-pytorch-float32": (
+        "docs/cost.md",
+        "against-pytorch-float32.json",
+        benchmark_tables.against_pytorch,
+    ),
     "models": ("docs/any-model.md", "models.json", survey_table.markdown),
     "scale": ("docs/scale.md", "scale.json", small_tables.scale),
     "summary": ("README.md", "cost.json", benchmark_tables.summary),
     "accuracy": ("README.md", "recipes", tables.brief),
+    "evidence": ("docs/results.md", "evidence", tables.completed),
     "recipes": ("docs/results.md", "recipes", tables.markdown),
     "table1": ("docs/results.md", "table1", tables.completed),
     "table2": ("docs/results.md", "table2", tables.completed),
@@ -57,9 +63,11 @@ FIGURES: dict[str, tuple[str, Callable[[Any, Path], list[Path]]]] = {
 
 
 def found(source: str) -> Any:  # noqa: ANN401
-    """Read a file of `results/`, or the runs of an experiment at size mini."""
+    """Read a file of `results/`, or the runs of an experiment at the size they were trained at."""
     if source.endswith(".json"):
         return files.read_json(ROOT / "results" / source)
+    if source == "evidence":
+        return results.collect(source, size("paper", "bfloat16"), 3, ROOT / "results")
     return results.collect(source, size("mini"), None, ROOT / "results")
 
 
