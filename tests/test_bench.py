@@ -1,6 +1,7 @@
 """The benchmark as a command: what it measures, writes, draws and refuses."""
 
 import json
+import textwrap
 import time
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 from torch import nn
 
 from sortnet.cli import main
-from sortnet.lab.experiments.benchmark import CASES, Variant, time_in_turns
+from sortnet.lab.experiments.benchmark import CASES, BenchmarkVariant, time_in_turns
 from sortnet.lab.measure import machine_peak, peak_bytes, ratio, saved_bytes, side_by_side
 from sortnet.networks import NETWORKS
 
@@ -36,7 +37,7 @@ def test_bench_writes_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
-    [(["resnet21"], "there are resnet20, "), (["--rounds", "0"], "rounds is 0")],
+    [(["resnet21"], "resnet20"), (["--rounds", "0"], "rounds is 0")],
 )
 def test_mistakes_are_one_line(
     arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
@@ -45,6 +46,33 @@ def test_mistakes_are_one_line(
     error = capsys.readouterr().err
     assert says in error
     assert error.count("\n") == 1
+
+
+def test_a_users_model_is_measured_like_the_papers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = """
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.stem, self.conv = nn.Conv2d(3, 4, 3, 8), nn.Conv2d(4, 4, 3, padding=1)
+                self.fc = nn.Linear(4, 3)
+
+            def forward(self, x):
+                x = self.stem(x)
+                return self.fc((x + self.conv(x)).mean((2, 3)))
+    """
+    (tmp_path / "benched_model.py").write_text(textwrap.dedent(source))
+    monkeypatch.chdir(tmp_path)
+    written = tmp_path / "cost.json"
+    flags = ["--rounds", "1", "--no-parts", "--json", str(written)]
+    assert main(["bench", "benched_model:Net", *flags]) == 0
+    steps = [m for m in json.loads(written.read_text())["measurements"] if m["what"] == "step"]
+    assert [(m["name"], m["against"]) for m in steps] == [("benched_model:Net", "SORT")]
+    assert steps[0]["saved"][1] > 0
+    assert "benched_model:Net" in capsys.readouterr().out
 
 
 def test_turns_find_what_is_twice_as_slow() -> None:
@@ -56,7 +84,7 @@ def test_turns_find_what_is_twice_as_slow() -> None:
 
 def test_what_is_compiled_stands_beside_both_sums() -> None:
     naps = {"sum, compiled": 0.02, "sum": 0.01, "SORT": 0.01}
-    contestants = [Variant(name, torch.add) for name in naps]
+    contestants = [BenchmarkVariant(name, torch.add) for name in naps]
     found = time_in_turns(contestants, lambda c: time.sleep(naps[c.name]), 9, bases=2)
     ratios = {each.base.name: each.time.median for each in found}
     assert {each.variant.name for each in found} == {"SORT"}

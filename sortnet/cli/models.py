@@ -111,8 +111,8 @@ def _summary(choice: Choice, network: "nn.Module", plain: "nn.Module") -> None:
 
 
 def bench(
-    networks: Annotated[
-        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[NETWORK ...]")
+    models: Annotated[
+        tuple[str, ...], tyro.conf.Positional, tyro.conf.arg(metavar="[MODEL ...]")
     ] = (),
     /,
     rounds: int = 36,
@@ -129,11 +129,13 @@ def bench(
     $ sortnet bench
     $ sortnet bench resnet20 --against naive --no-parts
     $ sortnet bench --against naive --json results/cost.json
+    $ sortnet bench torchvision:resnet18 timm:resnet10t --no-parts --rounds 12
     $ sortnet bench --compiled --json results/cost-compiled.json
     $ sortnet bench resnet20 lenet --against pytorch
 
     Args:
-        networks: Networks, as in `sortnet list`; the default is all of them.
+        models: resnet20, torchvision:resnet18, timm:resnet10t, package.module:function, or a run;
+            the default is all networks of the paper.
         rounds: Number of measurements; the variants take turns.
         compiled: Measure networks under torch.compile, relative to the sum both compiled and
             eager. Compilation takes minutes.
@@ -156,10 +158,10 @@ def bench(
     limits.check(rounds=rounds)
     tune()
     if against == "pytorch":
-        _against_pytorch(networks or ("resnet20", "lenet"), rounds, precision, json)
+        _against_pytorch(models or ("resnet20", "lenet"), rounds, precision, json)
         return
     plan = cost.BenchmarkPlan(
-        networks or tuple(cost.CASES),
+        models or tuple(cost.CASES),
         rounds,
         compiled,
         against == "naive",

@@ -8,7 +8,7 @@ from sortnet.heads import Bilinear
 from sortnet.lab import paper
 from sortnet.lab.claims.finding import FAILS, HOLDS, OPEN, Check, Context, Finding, finding
 from sortnet.lab.experiments import benchmark as cost
-from sortnet.lab.experiments.benchmark import CASES, HEADS, Measurement, Variant
+from sortnet.lab.experiments.benchmark import CASES, HEADS, BenchmarkVariant, Measurement
 from sortnet.lab.measure import Peak, Ratio, parameters
 from sortnet.lab.training import Machine
 from sortnet.networks import create_model
@@ -82,7 +82,7 @@ def bilinear_larger(context: Context) -> Finding:
     return finding(pool.out_features > 256 and counts[1] > counts[0], figures)
 
 
-def _head(machine: Machine, name: str) -> Variant:
+def _head(machine: Machine, name: str) -> BenchmarkVariant:
     """BigNet* with SORT, or with bilinear pooling in place of its head."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -90,7 +90,7 @@ def _head(machine: Machine, name: str) -> Variant:
         options = {**CASES["bignet"].options, **({} if sort else {"head": name})}
         network = machine.place(create_model("bignet", 10, "sort" if sort else "sum", **options))
     optimizer = machine.sgd(network.parameters(), lr=1e-6, momentum=0.9, decay=1e-4)
-    return Variant(name, network, optimizer=optimizer)
+    return BenchmarkVariant(name, network, optimizer=optimizer)
 
 
 def bilinear_slower(context: Context) -> Finding:

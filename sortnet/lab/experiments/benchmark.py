@@ -19,9 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from sortnet import modelspec
 from sortnet.blocks import Basic, PreActivation, TwoBranch
 from sortnet.errors import UsageError
 from sortnet.fusion import Fusion, kernels, sort
+from sortnet.lab import runs
 from sortnet.lab.measure import (
     Peak,
     Ratio,
@@ -33,19 +35,18 @@ from sortnet.lab.measure import (
     work,
 )
 from sortnet.lab.training import Machine, description, resolve_device
-from sortnet.networks import create_model, display
 
 WARM_UP = 2
 
 
 @dataclass(frozen=True)
 class BenchmarkCase:
-    """A network and a batch size that a CPU can measure.
+    """A model and a batch size that a CPU can measure.
 
     Attributes:
-        network: Its name.
+        network: Its name, as `sortnet.modelspec.create` takes it.
         batch: Images per step: the paper's 100, fewer where a step would take seconds.
-        options: Further arguments of `create_model`.
+        options: Further arguments of `sortnet.modelspec.create`.
     """
 
     network: str
@@ -55,7 +56,7 @@ class BenchmarkCase:
     @property
     def name(self) -> str:
         """The name in tables."""
-        title = display(self.network, branched="branched" in self.options)
+        title = modelspec.title(self.network, branched="branched" in self.options)
         width = self.options.get("width")
         return title + (f"-{width}" if width else "")
 
@@ -73,6 +74,17 @@ CASES = {
     "resnet56": BenchmarkCase("resnet56", 100),
     "resnet34": BenchmarkCase("resnet34", 4),
 }
+OTHER_BATCH = 8
+"""Images per step of a model that is not the paper's."""
+
+
+def find_case(model: str) -> BenchmarkCase:
+    """The case of a model, given by its name or as a run."""
+    if model in CASES:
+        return CASES[model]
+    start = runs.start(model)
+    batch = CASES[start.network].batch if start.network in CASES else OTHER_BATCH
+    return BenchmarkCase(start.network, batch, dict(start.options))
 
 
 @dataclass(frozen=True)
@@ -113,7 +125,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Variant:
+class BenchmarkVariant:
     """One way to compute the same: a name, a callable and the kernels' mode."""
 
     name: str
@@ -151,15 +163,15 @@ class Variant:
 class VariantTiming:
     """A variant relative to a base: the ratio of their times, and the median of each."""
 
-    variant: Variant
-    base: Variant
+    variant: BenchmarkVariant
+    base: BenchmarkVariant
     time: Ratio
     seconds: tuple[float, float]
 
 
 def time_in_turns(
-    variants: Sequence[Variant],
-    call: Callable[[Variant], None],
+    variants: Sequence[BenchmarkVariant],
+    call: Callable[[BenchmarkVariant], None],
     rounds: int,
     bases: int = 1,
 ) -> list[VariantTiming]:
@@ -192,12 +204,12 @@ def measure_op(machine: Machine, peak: Peak, rounds: int, naive: bool) -> Iterat
         for shape in ((100, 16, 32, 32), (100, 64, 32, 32), (16, 256, 56, 56)):
             a, b = (machine.images(torch.randn(shape)).requires_grad_() for _ in range(2))
             fuse = partial(sort, term=term)
-            variants = [Variant("sum", torch.add), Variant("SORT", fuse)]
-            variants += [Variant("naive", fuse, "plain")] if naive else []
+            variants = [BenchmarkVariant("sum", torch.add), BenchmarkVariant("SORT", fuse)]
+            variants += [BenchmarkVariant("naive", fuse, "plain")] if naive else []
             size = a.numel() * a.element_size()
             # forward: two tensors read, one written; backward: three read, two written
             for what, passes in (("forward", 3), ("both passes", 8)):
-                act = Variant.forward if what == "forward" else Variant.backward
+                act = BenchmarkVariant.forward if what == "forward" else BenchmarkVariant.backward
                 call = lambda c, act=act, a=a, b=b: act(c, a, b)  # noqa: E731
                 for found in time_in_turns(variants, call, rounds):
                     against, seconds = found.variant.name, found.seconds
@@ -231,11 +243,11 @@ def measure_blocks(machine: Machine, rounds: int, naive: bool) -> Iterator[Measu
     for name, (make, shape) in blocks.items():
         x = machine.images(torch.randn(shape)).requires_grad_()
         plain, block = (machine.place(make(terms)) for terms in ("sum", "sort"))
-        variants = [Variant("sum", plain), Variant("SORT", block)]
-        variants += [Variant("naive", block, "plain")] if naive else []
+        variants = [BenchmarkVariant("sum", plain), BenchmarkVariant("SORT", block)]
+        variants += [BenchmarkVariant("naive", block, "plain")] if naive else []
         for what, act in (
-            ("forward", Variant.forward),
-            ("both passes", Variant.backward),
+            ("forward", BenchmarkVariant.forward),
+            ("both passes", BenchmarkVariant.backward),
         ):
             call = lambda c, act=act, x=x: act(c, x)  # noqa: E731
             for found in time_in_turns(variants, call, rounds):
@@ -256,9 +268,9 @@ def measure_network(
     A compiled network is related to the sum both compiled and eager: either may be faster.
     """
     variants = [_variant(case, machine, name) for name in ("sum", *against)]
-    size = variants[0].model.size  # type: ignore[attr-defined]
+    size = modelspec.image_size(case.network)
     images = machine.images(torch.randn(case.batch, 3, size, size))
-    labels = machine.labels(torch.randint(10, (case.batch,)))
+    labels = machine.labels(torch.zeros(case.batch, dtype=torch.long))
     done = {c.name: case.batch * work(c.model, images[:1]).total for c in variants}  # type: ignore[arg-type]
     bases, compilation = 1, None
     if machine.compile:
@@ -291,29 +303,32 @@ def measure_network(
             yield measured
 
 
-def _variant(case: BenchmarkCase, machine: Machine, name: str) -> Variant:
+def _variant(case: BenchmarkCase, machine: Machine, name: str) -> BenchmarkVariant:
     fusion = "sort" if name in ("SORT", "naive") else "sum"
-    head = name if name in ("bilinear", "compact") else None
+    head: dict[str, Any] = {"head": name} if name in ("bilinear", "compact") else {}
+    num_classes = None if modelspec.is_foreign(case.network) else 10
     torch.manual_seed(0)
-    network = machine.place(create_model(case.network, 10, fusion, head=head, **case.options))
+    network = machine.place(
+        modelspec.create(case.network, num_classes, fusion=fusion, **case.options, **head)
+    )
     # so small a rate that a thousand steps on noise change nothing
     optimizer = machine.sgd(network.parameters(), lr=1e-6, momentum=0.9, decay=1e-4)
-    return Variant(name, network, "plain" if name == "naive" else "auto", optimizer)
+    return BenchmarkVariant(name, network, "plain" if name == "naive" else "auto", optimizer)
 
 
-def _compiled(variant: Variant, machine: Machine) -> Variant:
+def _compiled(variant: BenchmarkVariant, machine: Machine) -> BenchmarkVariant:
     assert isinstance(variant.model, nn.Module)
     return replace(variant, model=machine.maybe_compile(variant.model))
 
 
 def _call(
     what: str, machine: Machine, images: Tensor, labels: Tensor
-) -> Callable[[Variant], None]:
+) -> Callable[[BenchmarkVariant], None]:
     if what == "step":
         return lambda c: c.step(machine, images, labels)
-    act = Variant.forward if what == "forward" else Variant.backward
+    act = BenchmarkVariant.forward if what == "forward" else BenchmarkVariant.backward
 
-    def call(variant: Variant) -> None:
+    def call(variant: BenchmarkVariant) -> None:
         with machine.autocast():
             act(variant, images)
 
@@ -321,7 +336,11 @@ def _call(
 
 
 def _memory(
-    base: Variant, other: Variant, machine: Machine, images: Tensor, labels: Tensor
+    base: BenchmarkVariant,
+    other: BenchmarkVariant,
+    machine: Machine,
+    images: Tensor,
+    labels: Tensor,
 ) -> tuple[tuple[int, int], tuple[int, int]]:
     saved, peak = [], []
     for c in (base, other):
@@ -340,7 +359,7 @@ class BenchmarkPlan:
     """What to measure.
 
     Attributes:
-        networks: Keys of `CASES`.
+        networks: Names of models, or runs.
         rounds: Measurements of each variant.
         compiled: Compile the networks with SORT.
         naive: Also measure the plain formula.
@@ -359,8 +378,7 @@ class BenchmarkPlan:
 
     def __post_init__(self) -> None:
         for name in self.networks:
-            if name not in CASES:
-                raise UsageError(f"no benchmark of {name!r}; there are {', '.join(CASES)}")
+            find_case(name)  # raises for an unknown one
         if self.rounds < 1:
             raise UsageError(f"rounds is {self.rounds}, but must be 1 or more")
         resolve_device(self.device)
@@ -379,7 +397,7 @@ class BenchmarkPlan:
             )
         if self.compiled:
             machine, against = replace(machine, compile=True), ("SORT",)
-        for case in (CASES[name] for name in self.networks):
+        for case in map(find_case, self.networks):
             tasks[case.name] = partial(measure_network, case, machine, peak, self.rounds, against)
         return tasks
 

@@ -24,10 +24,11 @@ def tables(result: dict[str, Any]) -> dict[str, tuple[Row, list[Row]]]:
     passes = [m for m in networks if m["what"] != "step"]
     heads = [m for m in result["measurements"] if m["level"] == "head" and m["what"] == "step"]
     title = ["", "", "", "time / sum [95 %]"]
+    modes = ["mode", "sum"] if any(m["mode"] == "compiled" for m in steps) else []
     shown: dict[str, tuple[Row, list[Row]]] = {
         "Op and block": ([*title, "saved", "of peak"], []),
         "Training step": (
-            ["", "", "", "sum", *title[3:], "saved", "held", "images/s", "of peak"],
+            ["", "", *modes, *title[3:], "saved", "held", "images/s", "of peak"],
             [],
         ),
         "Forward pass, and both passes": (title, []),
@@ -43,8 +44,8 @@ def tables(result: dict[str, Any]) -> dict[str, tuple[Row, list[Row]]]:
             [m["name"], m["what"], m["against"], _time(m), _of(m, "saved"), _share(m, "bandwidth")]
         )
     for m in steps:
-        step.append([m["name"], m["mode"], m["against"], m["base"], _time(m)])
-        step[-1] += [_of(m, "saved"), _of(m, "peak")]
+        step.append([m["name"], m["against"], *([m["mode"], m["base"]] if modes else [])])
+        step[-1] += [_time(m), _of(m, "saved"), _of(m, "peak")]
         step[-1] += [f"{m['images']:.0f}", _share(m, "arithmetic")]
     for m in passes:
         forward.append([m["name"], m["what"], m["against"], _time(m)])
