@@ -53,7 +53,7 @@ STEPS = 10**12
 IMAGES = 10**9
 LIMITS: Mapping[str, Limit] = {
     # the network
-    "classes": Limit(1, 10**6),
+    "num-classes": Limit(1, 10**6),
     "eps": _number(1e6, above=True),
     "size": Limit(1, 4096),
     "width": Limit(1, 64),

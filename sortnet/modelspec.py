@@ -131,6 +131,17 @@ def image_size(spec: str) -> int:
     return 224
 
 
+def normalization(spec: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and deviation of the images that a model's weights were trained with, as published."""
+    source, _, name = spec.partition(":")
+    if source == "timm":
+        config = _timm(name).get_pretrained_cfg(name)
+        return tuple(config.mean), tuple(config.std)
+    if source == "torchvision":
+        return (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+    return (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)
+
+
 def _plain(
     spec: str,
     num_classes: int | None,

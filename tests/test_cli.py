@@ -74,7 +74,9 @@ def test_flags_are_those_we_mean() -> None:
         "demo compare list info train eval predict data doctor sortify export transfer reproduce"
     )
     assert list(COMMANDS) == [*commands.split(), "claims", "bench", "report"]
-    network = "fusion classes branched norm style width gate head size where weights pretrained"
+    network = (
+        "fusion num-classes branched norm style width gate head size where weights pretrained"
+    )
     assert flags("info") == set(network.split())
     schedule = "recipe scale steps epochs rate batch decay warm-up clip precision"
     keeping = "out root save-every keep on-nonfinite allow-mismatch resume-from compile device"
@@ -88,7 +90,7 @@ def test_flags_are_those_we_mean() -> None:
     assert flags("compare") == set(f"{of_compare} precision device threads {of_grid}".split())
     assert flags("eval") == {"data", "root", "split", "device"}
     assert flags("predict") == {"top", "device"}
-    of_transfer = "data layer root per-class splits probe device"
+    of_transfer = "data layer root per-class splits probe weights pretrained size device"
     assert flags("transfer") == set(of_transfer.split())
     of_bench = "rounds compiled against no-parts json figure precision device"
     assert flags("bench") == set(of_bench.split())
@@ -103,7 +105,7 @@ def test_flags_are_those_we_mean() -> None:
         (["info", "resnet20", "--fusion", "sum+sum"], "twice"),
         (["info", "resnet20", "--branched"], "belongs to lenet, bignet, alexnet"),
         (["info", "lenet", "--fusion", "sort"], "branched=True"),
-        (["info", "lenet", "--classes", "0"], "classes is 0"),
+        (["info", "lenet", "--num-classes", "0"], "num-classes is 0"),
     ],
 )
 def test_mistakes_are_one_line(

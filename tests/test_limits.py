@@ -19,7 +19,7 @@ ZERO = ["0"]
 TRAIN = ["train", "lenet", "--precision", "float32"]
 IMAGE = Path(__file__).parents[1] / "docs" / "op.md"  # numbers are checked before files
 FLAGS = [
-    (["info", "lenet"], "--classes", WHOLE + ZERO),
+    (["info", "lenet"], "--num-classes", WHOLE + ZERO),
     (["info", "lenet"], "--size", WHOLE + ZERO),
     (["info", "wrn28"], "--width", WHOLE + ZERO),
     (TRAIN, "--size", WHOLE + ZERO),
@@ -74,7 +74,7 @@ def test_a_number_out_of_its_limits_is_one_line(
 
 def test_every_numeric_flag_is_in_the_table() -> None:
     """One that is added is added to the table and to the test above, too."""
-    from sortnet.cli import COMMANDS, flags, grid
+    from sortnet.cli import COMMANDS, engines, flags
 
     numeric = {
         name
@@ -82,7 +82,7 @@ def test_every_numeric_flag_is_in_the_table() -> None:
         for name, kind in command.__annotations__.items()
         if kind in (int, float, int | None, float | None)
     }
-    for group in (flags.Choice, flags.Schedule, flags.Keeping, grid.Grid):
+    for group in (flags.Choice, flags.Schedule, flags.Keeping, engines.Grid):
         numeric |= {
             f.name for f in fields(group) if f.type in (int, float, int | None, float | None)
         }

@@ -142,7 +142,7 @@ def test_mistakes_are_one_line_and_lose_nothing(
         (["train", "lenet", "--validation", "20", *out], 2, "is another run: its recipe is"),
         (["train", "lenet", "--recipe", "none"], 2, "unknown recipe 'none'; there are lenet"),
         (["train", "lenet", "--data", "mnist"], 2, "mnist"),
-        (["train", "lenet", "--classes", "3"], 2, "--classes is not for training"),
+        (["train", "lenet", "--num-classes", "3"], 2, "--num-classes is not for training"),
         (["eval", str(tmp_path)], 2, "holds no network"),
         (["doctor", str(tmp_path)], 2, "is not a run"),
         (["predict", str(finished), str(tmp_path / "no.png")], 1, "no such image"),
@@ -217,7 +217,7 @@ def test_a_directory_without_a_network_does_not_hide_a_shipped_one(
     monkeypatch.chdir(tmp_path)
     assert main(["transfer", name, "--data", "digits", "--root", "data", "--probe"]) == 0
     assert not Path(name).exists()
-    assert list((Path("data") / name / "features").glob("pool-*.safetensors"))
+    assert list(Path("data/features").glob("pool-*.safetensors"))
     (tmp_path / name / "features").mkdir(parents=True)
     network, config = runs.load(name)
     assert config.network == "resnet20"

@@ -16,7 +16,7 @@ from components import absent
 
 from sortnet import files
 from sortnet.cli import main
-from sortnet.cli.grid import Grid
+from sortnet.cli.engines import Grid
 from sortnet.lab import runs
 from sortnet.lab.compare import FILE
 from sortnet.lab.experiments.definitions import Cell, Experiment

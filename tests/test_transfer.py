@@ -10,13 +10,16 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+import torchvision
 from PIL import Image
+from safetensors.torch import load_file
 from sklearn.metrics import balanced_accuracy_score
 from sklearn.preprocessing import normalize
 from sklearn.svm import LinearSVC
-from torch import Tensor
+from torch import Tensor, nn
 
 from sortnet import create_model, pretrained
+from sortnet.cli import main
 from sortnet.lab import data, transfer
 from sortnet.lab.transfer import extract as responses
 from sortnet.lab.transfer import linear
@@ -230,9 +233,41 @@ def test_a_probe_takes_the_data_sets_own_split(net: Path, tmp_path: Path) -> Non
     assert wrong.accuracy < 15
 
 
+def test_any_model_has_features(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    model = torchvision.models.resnet18(num_classes=7)
+    torch.save(model.state_dict(), tmp_path / "tuned.pt")
+    command = ["transfer", "torchvision:resnet18", "--data", str(folder), "--size", "32"]
+    command += ["--root", str(tmp_path), "--splits", "1", "--device", "cpu"]
+    assert main([*command, "--weights", str(tmp_path / "tuned.pt")]) == 0
+    (written,) = (tmp_path / "features").glob("features-*.safetensors")
+    found = load_file(written)["features"]
+    dataset = replace(
+        data.load(str(folder), size=32), mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)
+    )
+    assert dataset.test is not None
+    images = next(iter(data.eval_batches(dataset, dataset.test, batch=64)))[0]
+    body = nn.Sequential(*list(model.children())[:-1]).eval()
+    with torch.inference_mode():
+        torch.testing.assert_close(
+            found[-len(dataset.test) :][:64], body(images).flatten(1), rtol=1e-4, atol=1e-5
+        )
+    for wrong, says in (
+        ([], "torchvision:resnet18 has no trained weights; give --weights FILE or --pretrained"),
+        (["--weights", str(tmp_path / "tuned.pt"), "--layer", "layer5"], "did you mean layer4"),
+    ):
+        capsys.readouterr()
+        assert main([*command, *wrong]) == 2
+        error = capsys.readouterr().err
+        assert says in error
+        assert "\n" not in error.strip()
+
+
 def test_wrong_input_is_one_line(net: Path, folder: Path, tmp_path: Path) -> None:
     def fails(says: str, error: type[Exception] = ValueError, **asked: object) -> None:
-        arguments: dict[str, object] = {"directory": net, "data": str(folder), **asked}
+        arguments: dict[str, object] = {"model": net, "data": str(folder), **asked}
         with pytest.raises(error, match=says) as caught:
             transfer.transfer(**arguments)  # type: ignore[arg-type]
         assert "\n" not in str(caught.value)
@@ -242,7 +277,7 @@ def test_wrong_input_is_one_line(net: Path, folder: Path, tmp_path: Path) -> Non
     fails("LeNet\\*-SORT has no layer 'fc9'; there are conv1", layers=["fc9"])
     fails("unknown dataset 'caltech'", data="caltech")
     fails("caltech256 is not in", FileNotFoundError, data="caltech256", root=tmp_path)
-    fails("holds no network", directory=tmp_path)
+    fails("holds no network", model=tmp_path)
     labels = torch.tensor([0, 0, 1, 1])
     for bad in (torch.full((4, 2), float("nan")), torch.full((4, 2), -1.0)):
         with pytest.raises(ValueError, match="finite and not negative"):

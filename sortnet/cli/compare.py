@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from sortnet import limits
+from sortnet.cli.engines import Grid, Trained, shown
 from sortnet.cli.flags import Device, Model, Precision, tune
-from sortnet.cli.grid import Grid, Trained, shown
 from sortnet.errors import UsageError
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ class Choice:
     """resnet20, torchvision:resnet18, timm:resnet10t, package.module:function, or a run."""
     fusion: str = "sum"
     """Terms joined by + (sum max prod root square), or sort, the paper's choice."""
-    classes: int | None = None
+    num_classes: int | None = None
     """How many classes; as many as in the paper without it."""
     branched: bool = False
     """The two-branch form of lenet, bignet or alexnet."""
@@ -53,7 +53,7 @@ class Choice:
     """Start from the weights that torchvision or timm offers for download."""
 
     def __post_init__(self) -> None:
-        limits.check_given(classes=self.classes, width=self.width, size=self.size)
+        limits.check_given(num_classes=self.num_classes, width=self.width, size=self.size)
 
     def start(self) -> "Start":
         """The model's name, options and first weights; those of a run are its own."""
@@ -79,7 +79,7 @@ class Choice:
         if fusion is not None:
             options.pop("gate", None)
         network = modelspec.create(
-            start.network, self.classes, fusion=fusion or self.fusion, **options
+            start.network, self.num_classes, fusion=fusion or self.fusion, **options
         )
         if start.weights is not None:
             pretrained.fit(network, first_weights(start.weights), loose=True)
@@ -97,7 +97,8 @@ class Choice:
         with torch.no_grad():
             count = network(torch.zeros(1, 3, size, size)).shape[-1]
         names = tuple(str(i) for i in range(count))
-        return network, Config(spec, names, self.fusion, self.options(), size)
+        mean, std = modelspec.normalization(spec)
+        return network, Config(spec, names, self.fusion, self.options(), size, mean, std)
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from sortnet import limits
-from sortnet.cli.flags import Device, Directory, Precision, tune
-from sortnet.cli.grid import Grid, Trained, shown
+from sortnet.cli.engines import Grid, Trained, shown
+from sortnet.cli.flags import Choice, Device, Model, Precision, tune
 from sortnet.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def reproduce(
 
     Args:
         experiment: table1, table2, table3, table4, figures, bilinear or cost; recipes, attempts,
-            depth, roots, styles or rates, which are ours.
+            depth, roots, styles, rates, precision or evidence, which are ours.
         size: smoke: seconds a run, on scikit-learn's digits. mini: the real data, a part of the
             schedule. paper: the paper's schedule.
         seeds: How many runs of each kind; by default those of the size.
@@ -161,7 +161,7 @@ def claims(
 
 
 def transfer(
-    run: Directory,
+    model: Model,
     /,
     data: str = "caltech256",
     layer: tuple[str, ...] = (),
@@ -169,21 +169,29 @@ def transfer(
     per_class: int = 60,
     splits: int = 10,
     probe: bool = False,
+    weights: str | None = None,
+    pretrained: bool = False,
+    size: int | None = None,
     device: Device = "auto",
 ) -> None:
-    """Transfer a network's features to another data set (section 4.3 of the paper).
+    """Transfer a network's features to another dataset (section 4.3 of the paper).
 
     $ sortnet transfer runs/imagenet/alexnet-sort/seed0 --layer pool5 fc6 fc7
     $ sortnet transfer runs/cifar10/resnet20/seed0 --data path/to/images --probe
+    $ sortnet transfer timm:resnet10t --pretrained --data path/to/images --layer layer4
 
     Args:
-        run: Directory of a run or of a saved network.
-        data: Name of a data set, or path of an image folder.
-        layer: Activations by name; the default is the last pooling layer and those after it.
-        root: Directory of all data sets.
+        model: resnet20, torchvision:resnet18, timm:resnet10t, package.module:function, or a run.
+        data: Name of a dataset, or path of an image folder.
+        layer: Activations by name; the default is the last pooling layer and those after it. Of a
+            model that is not the paper's, modules; the default is the input of the classifier.
+        root: Directory of all datasets.
         per_class: Training images per category.
         splits: Number of random splits.
-        probe: Fit a linear probe on the data set's own split instead.
+        probe: Fit a linear probe on the dataset's own split instead.
+        weights: A safetensors file, a state dict or a run with the model's weights.
+        pretrained: Download the weights that torchvision or timm offers.
+        size: Side of the images; default: what the model was made for.
         device: Device of the network; auto: the accelerator if there is one.
     """
     from rich.console import Console
@@ -195,6 +203,14 @@ def transfer(
     limits.check(per_class=per_class, splits=splits)
     resolve_device(device)
     tune()
+    choice = Choice(model, weights=weights, pretrained=pretrained, size=size)
+    source: room.Model
+    if choice.start().weights == model:  # a run, with its own weights
+        source = model
+    elif weights is None and not pretrained:
+        raise UsageError(f"{model} has no trained weights; give --weights FILE or --pretrained")
+    else:
+        source = choice.with_config()
     with Progress(console=Console(file=sys.stderr), transient=True) as progress:
         bar = progress.add_task("", total=None)
 
@@ -203,10 +219,10 @@ def transfer(
 
         found: dict[str, room.Probe] | dict[str, room.Transfer]
         if probe:
-            found = room.probe(run, data, root, layer, device=device, show=show)
+            found = room.probe(source, data, root, layer, device=device, show=show)
         else:
             found = room.transfer(
-                run,
+                source,
                 data,
                 root,
                 layer,

@@ -58,8 +58,10 @@ def train(
     from sortnet.lab.training import TrainerOptions, resolve_precision
 
     limits.check_given(threads=keeping.threads)
-    if choice.classes is not None:
-        raise UsageError("--classes is not for training: the dataset has its number of classes")
+    if choice.num_classes is not None:
+        raise UsageError(
+            "--num-classes is not for training: the dataset has its number of classes"
+        )
     start = choice.start()
     run = runs.Run(
         start.network,

@@ -1,16 +1,17 @@
 """Transfer (section 4.3): linear models on a network's features of other images.
 
-The names here load a network, show it the images and evaluate; `responses` and `linear` have the
+The names here load a network, show it the images and evaluate; `extract` and `linear` have the
 two halves of that.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from sortnet.lab.transfer.extract import FeatureSource, Show, features, labels
+from sortnet.lab.transfer.extract import FeatureSource, Model, Show, features, labels
 from sortnet.lab.transfer.linear import Probe, Transfer, enough, evaluate, fit_probe, normalised
 
 __all__ = [
+    "Model",
     "Probe",
     "Show",
     "Transfer",
@@ -25,7 +26,7 @@ __all__ = [
 
 
 def transfer(
-    directory: str | Path,
+    model: Model,
     data: str,
     root: str | Path = "data",
     layers: Sequence[str] = (),
@@ -42,11 +43,13 @@ def transfer(
     All images of the data set, whatever split they are in, are drawn from.
 
     Arguments:
-        directory: Of a run, or of a network written by `sortnet.pretrained.save`.
+        model: The directory of a run or of a network written by `sortnet.pretrained.save`; or a
+            network and its `sortnet.pretrained.Config`.
         data: A data set's name, in the paper ``caltech256``, or the path of an image folder.
         root: The directory of all data.
         layers: Names of activations; without any the last pooling and what follows it, which in
-            AlexNet is the paper's pool5, fc6 and fc7.
+            AlexNet is the paper's pool5, fc6 and fc7. Of a model that is not the paper's, names
+            of modules; without any the input of its last linear layer.
         per_class: Training images of each category; all others are for testing.
         splits: How many times they are drawn.
         seed: Of the splits.
@@ -54,7 +57,7 @@ def transfer(
         device: Where the network runs, one of `sortnet.lab.training.DEVICES`.
         show: Is told of the progress.
     """
-    source = FeatureSource.of(directory, data, root, layers, device)
+    source = FeatureSource.of(model, data, root, layers, device)
     every = labels(source.dataset)
     enough(every, per_class, splits, source.dataset.classes)
     found = source.features(cache, show)
@@ -65,7 +68,7 @@ def transfer(
 
 
 def probe(
-    directory: str | Path,
+    model: Model,
     data: str,
     root: str | Path = "data",
     layers: Sequence[str] = (),
@@ -77,15 +80,16 @@ def probe(
     """Evaluate a network's features by a linear probe on the data set's own split.
 
     Arguments:
-        directory: Of a run, or of a network written by `sortnet.pretrained.save`.
+        model: The directory of a run or of a network written by `sortnet.pretrained.save`; or a
+            network and its `sortnet.pretrained.Config`.
         data: A data set's name, or the path of an image folder.
         root: The directory of all data.
-        layers: Names of activations; without any the last pooling and what follows it.
+        layers: As in `transfer`.
         cache: Where features are kept; ``features`` in the network's directory without it.
         device: Where the network runs, one of `sortnet.lab.training.DEVICES`.
         show: Is told of the progress.
     """
-    source = FeatureSource.of(directory, data, root, layers, device)
+    source = FeatureSource.of(model, data, root, layers, device)
     found = source.features(cache, show)
     every = labels(source.dataset)
     train, test = slice(len(source.dataset.train)), slice(-len(source.dataset.test), None)

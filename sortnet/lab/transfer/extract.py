@@ -14,7 +14,7 @@ from pathlib import Path
 import safetensors
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from sortnet import files
 from sortnet.errors import UsageError
@@ -24,6 +24,7 @@ from sortnet.lab.data import Dataset, Split
 from sortnet.lab.training import Machine, resolve_device
 from sortnet.networks import Network
 from sortnet.pretrained import Config, is_shipped
+from sortnet.surgery.site import close
 
 GROUP = 64
 """Images per forward pass, always: the last group is padded.
@@ -32,6 +33,11 @@ How a matrix product is rounded can depend on the number of its rows, so that an
 change the features a little (by up to 2e-5 of the largest), and so would a last group of three.
 """
 
+LAST = "features"
+"""The name of the classifier's input, in models that are not the paper's."""
+
+Model = str | Path | tuple[nn.Module, Config]
+"""A directory with a network, or a network and its description."""
 Show = Callable[[str, int, int], None]
 """Called with the task, the amount done, and the total."""
 
@@ -39,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 
 def features(
-    network: Network,
+    network: nn.Module,
     dataset: Dataset,
     layers: Sequence[str],
     *,
@@ -54,7 +60,7 @@ def features(
     Arguments:
         network: It is moved to the device.
         dataset: Its mean and deviation are what the images are normalised with.
-        layers: Out of the network's ``features``.
+        layers: Names of layers, as `respond` takes them.
         device: A device, or one of `sortnet.lab.training.DEVICES`.
         show: Called with the progress.
     """
@@ -65,7 +71,7 @@ def features(
     # Kernels are made for large tensors only, and round in their own way.
     with torch.inference_mode(), kernels.using("plain"):
         for images, count in _groups(dataset):
-            responses = network.extract_features(machine.images(images), *layers)
+            responses = respond(network, machine.images(images), layers)
             for layer, response in responses.items():
                 rows = _pooled(response)[:count]
                 if layer not in found:
@@ -75,6 +81,51 @@ def features(
             if show is not None:
                 show("features", done, total)
     return found
+
+
+def respond(network: nn.Module, images: Tensor, layers: Sequence[str]) -> dict[str, Tensor]:
+    """Return the responses of layers to a batch of images.
+
+    Arguments:
+        network: Any classifier.
+        images: A batch.
+        layers: Of a network of the paper, out of its ``features``. Of any other model, names of
+            its modules, or `LAST` for the input of its last linear layer.
+    """
+    if isinstance(network, Network):
+        return network.extract_features(images, *layers)
+    found: dict[str, Tensor] = {}
+
+    def keep(layer: str, response: Tensor) -> None:
+        found[layer] = response
+
+    hooks = [
+        classifier(network).register_forward_pre_hook(
+            lambda _, inputs, layer=layer: keep(layer, inputs[0])
+        )
+        if layer == LAST
+        else network.get_submodule(layer).register_forward_hook(
+            lambda _, __, output, layer=layer: keep(layer, output)
+        )
+        for layer in layers
+    ]
+    try:
+        network(images)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    for layer in layers:
+        if not isinstance(found.get(layer), Tensor):
+            raise UsageError(f"layer {layer!r} returns no tensor, or is not called in eval mode")
+    return found
+
+
+def classifier(network: nn.Module) -> nn.Linear:
+    """Return the last linear layer of a model."""
+    linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
+    if not linear:
+        raise UsageError("this model has no linear layer; name a layer with --layer")
+    return linear[-1]
 
 
 def labels(dataset: Dataset) -> Tensor:
@@ -98,7 +149,9 @@ def _groups(dataset: Dataset) -> Iterator[tuple[Tensor, int]]:
 
 def _pooled(response: Tensor) -> Tensor:
     response = response.relu().float()
-    return response.flatten(2).mean(2) if response.dim() > 2 else response
+    if response.dim() == 3:  # the tokens of a transformer: (N, L, C)
+        return response.mean(1)
+    return response.flatten(2).mean(2) if response.dim() > 3 else response
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +159,6 @@ class FeatureSource:
     """A network, a data set, and the layers that give the features.
 
     Attributes:
-        directory: Where the network is.
         network: With its weights.
         config: What it is.
         dataset: Normalised as the network's own images were.
@@ -115,8 +167,7 @@ class FeatureSource:
         cache: Where features are kept if no other place is named.
     """
 
-    directory: Path
-    network: Network
+    network: nn.Module
     config: Config
     dataset: Dataset
     layers: tuple[str, ...]
@@ -126,7 +177,7 @@ class FeatureSource:
     @classmethod
     def of(
         cls,
-        directory: str | Path,
+        model: Model,
         name: str,
         root: str | Path,
         layers: Sequence[str],
@@ -135,35 +186,34 @@ class FeatureSource:
         """Load a network, and the data set with the network's image size and normalization.
 
         Arguments:
-            directory: Of a run, or of a saved network.
+            model: The directory of a run or of a saved network, or a network and its description.
             name: A data set's name, or the path of an image folder.
             root: The directory of all data.
-            layers: Names of activations; the last pooling and what follows it without any.
+            layers: Names of layers, as `respond` takes them; see `last_layers` for the default.
             device: Where the network runs, one of `sortnet.lab.training.DEVICES`.
         """
         chosen = resolve_device(device)
-        network, config = runs.load(directory)
-        if not isinstance(network, Network):
-            raise UsageError(f"{config.title} has no named activations; the paper's networks do")
+        network, config = model if isinstance(model, tuple) else runs.load(model)
         layers = tuple(dict.fromkeys(layers)) or last_layers(network)
+        there = _layers(network)
         for layer in layers:
-            if layer not in network.features:
-                there = ", ".join(network.features)
-                raise UsageError(f"{config.title} has no layer {layer!r}; there are {there}")
+            if layer not in there:
+                hint = close(layer, there) if len(there) > 20 else f"there are {', '.join(there)}"
+                raise UsageError(f"{config.title} has no layer {layer!r}; {hint}")
         dataset = data.load(name, root, size=config.size)
         mean, std = ((x[0], x[1], x[2]) for x in (config.mean, config.std))
         dataset = replace(dataset, mean=mean, std=std)
-        # What comes with the package has no directory of its own to write to.
-        home = Path(root) / directory if is_shipped(directory) else Path(directory)
-        cache = home / "features"
-        return cls(Path(directory), network, config, dataset, layers, chosen, cache)
+        cache = Path(root) / "features"
+        if not isinstance(model, tuple) and not is_shipped(model):  # it has a directory
+            cache = Path(model) / "features"
+        return cls(network, config, dataset, layers, chosen, cache)
 
     def features(self, cache: str | Path | None, show: Show | None) -> dict[str, Tensor]:
         """Return the features of all layers, from the cache where possible.
 
         Arguments:
-            cache: A directory; without it ``features`` in the network's own, or, of a network
-                that comes with the package, below the directory of all data.
+            cache: A directory; without it ``features`` in the network's own, or, if it has none,
+                in the directory of all data.
             show: Called with the progress.
         """
         cache = self.cache if cache is None else Path(cache)
@@ -189,11 +239,22 @@ class FeatureSource:
         return {layer: {"layer": layer, **about} for layer in self.layers}
 
 
-def last_layers(network: Network) -> tuple[str, ...]:
-    """Return the last pooling layer and those after it: pool5, fc6 and fc7 of AlexNet."""
+def last_layers(network: nn.Module) -> tuple[str, ...]:
+    """Return the last pooling layer and those after it: pool5, fc6 and fc7 of AlexNet.
+
+    Of a model that is not the paper's, the input of its classifier.
+    """
+    if not isinstance(network, Network):
+        return (LAST,)
     names = list(network.features)
     last = max(i for i, name in enumerate(names) if name.startswith("pool"))
     return tuple(names[last:])
+
+
+def _layers(network: nn.Module) -> list[str]:
+    if isinstance(network, Network):
+        return list(network.features)
+    return [LAST, *(name for name, _ in network.named_modules() if name)]
 
 
 def digest(tensors: Mapping[str, Tensor]) -> str:

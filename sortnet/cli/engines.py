@@ -14,7 +14,7 @@ from sortnet.errors import UsageError
 
 if TYPE_CHECKING:
     from sortnet.lab.runs import Run
-    from sortnet.lab.sweep.grid import Engine, Progress
+    from sortnet.lab.sweep.grid import Engine, SweepProgress
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ Trained = Annotated[Grid, tyro.conf.arg(name="")]
 
 
 @contextmanager
-def shown() -> "Iterator[Callable[[Progress], None]]":
+def shown() -> "Iterator[Callable[[SweepProgress], None]]":
     """Show the progress of a sweep on standard error."""
     from rich.console import Console
     from rich.progress import Progress as Bar
@@ -91,7 +91,7 @@ def shown() -> "Iterator[Callable[[Progress], None]]":
     with Bar(TextColumn("{task.description}"), console=console, transient=True) as bar:
         task = bar.add_task("")
 
-        def show(state: "Progress") -> None:
+        def show(state: "SweepProgress") -> None:
             if state.news:
                 console.print(state.news, highlight=False, markup=False)
             bar.update(task, description=str(state))
