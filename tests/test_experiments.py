@@ -118,7 +118,7 @@ def test_an_experiment_that_learns_one_that_diverges_one_that_fails(
         Cell("wild", "digits", Run("lenet", wild, name="wild"), dash=True, baseline="calm"),
     )
     monkeypatch.setitem(EXPERIMENTS, "tiny", Experiment("tiny", "Tiny", cells))
-    shown: list[grid.Progress] = []
+    shown: list[grid.SweepProgress] = []
     kept = tmp_path / "results"
     todo = reproduction.plan("tiny", "paper", 1, out=tmp_path, kept=kept)
     with pytest.raises(ValueError, match="processes is 0, but must be 1 or more"):

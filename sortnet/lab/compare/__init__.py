@@ -15,8 +15,8 @@ from sortnet import files
 from sortnet.errors import UsageError
 from sortnet.lab import runs
 from sortnet.lab.compare.answer import Answer, Cost, decided
-from sortnet.lab.compare.cost import measure_costs
-from sortnet.lab.compare.plan import Plan, plan
+from sortnet.lab.compare.plan import ComparisonPlan, plan
+from sortnet.lab.compare.variant_costs import measure_costs
 from sortnet.lab.recipes import Recipe
 from sortnet.lab.runs import Result, Run
 from sortnet.lab.statistics import FEWEST
@@ -132,7 +132,7 @@ def compare(
     return answer
 
 
-def _check_seeds(planned: Plan, seeds: int, looks: int | None) -> None:
+def _check_seeds(planned: ComparisonPlan, seeds: int, looks: int | None) -> None:
     """Refuse numbers of seeds that cannot be, and another plan for a sequential comparison."""
     if looks is None:
         if seeds < 1:
@@ -150,7 +150,7 @@ def _check_seeds(planned: Plan, seeds: int, looks: int | None) -> None:
 
 
 def _train(
-    planned: Plan, seeds: int, looks: int | None, show: Show | None
+    planned: ComparisonPlan, seeds: int, looks: int | None, show: Show | None
 ) -> dict[str, dict[int, float | None]]:
     """Train every variant on every seed; the test errors by variant and seed."""
     errors: dict[str, dict[int, float | None]] = {v.label: {} for v in planned.variants}
@@ -166,7 +166,7 @@ def _train(
 
 
 def _train_elsewhere(
-    planned: Plan, seeds: int, looks: int | None, train_all: TrainAll
+    planned: ComparisonPlan, seeds: int, looks: int | None, train_all: TrainAll
 ) -> dict[str, dict[int, float | None]]:
     """Train every variant on every seed in other processes; the errors by variant and seed."""
     if planned.function is not None or not planned.is_named:
@@ -191,7 +191,7 @@ def _train_elsewhere(
     return errors
 
 
-def _error(planned: Plan, run: Run, progress: Callback) -> float | None:
+def _error(planned: ComparisonPlan, run: Run, progress: Callback) -> float | None:
     """Train a run; None if it diverged."""
     try:
         result = runs.train(
@@ -211,7 +211,7 @@ def _error(planned: Plan, run: Run, progress: Callback) -> float | None:
 class _Progress(Callback):
     """Counts the steps of all runs together."""
 
-    def __init__(self, planned: Plan, seeds: int, show: Show | None) -> None:
+    def __init__(self, planned: ComparisonPlan, seeds: int, show: Show | None) -> None:
         self.show, self.steps, self.done, self.title = show, planned.recipe.steps, 0, ""
         self.total = seeds * len(planned.variants) * self.steps
 

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from sortnet.lab import sequential
-from sortnet.lab.compare.plan import Plan
+from sortnet.lab.compare.plan import ComparisonPlan
 from sortnet.lab.measure import Ratio
 from sortnet.lab.statistics import ALPHA, FEWEST, Comparison, adjust, summary
 from sortnet.lab.statistics import compare as paired
@@ -105,7 +105,7 @@ class Answer:
     @classmethod
     def of(
         cls,
-        planned: Plan,
+        planned: ComparisonPlan,
         errors: Mapping[str, Errors],
         costs: Sequence[Cost] | None,
         looks: int | None,
@@ -156,7 +156,7 @@ class Answer:
         return found
 
     def __str__(self) -> str:
-        from sortnet.lab.compare.tables import text
+        from sortnet.lab.compare.terminal import text
 
         return text(self)
 

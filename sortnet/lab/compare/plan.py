@@ -42,7 +42,7 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ComparisonPlan:
     """All that decides a comparison but the number of seeds.
 
     Attributes:
@@ -132,7 +132,7 @@ def plan(
     root: str | Path,
     precision: str,
     device: str,
-) -> Plan:
+) -> ComparisonPlan:
     """Resolve names, read the data and lay out the variants; `compare` has the arguments."""
     function = None if isinstance(model, str) or _importable(model) else model
     start = runs.start(model if isinstance(model, str) else _spec(model), weights)
@@ -162,7 +162,7 @@ def plan(
         first = replace(first, name=_digest(made, start.network, len(dataset.classes)))
     place = f"runs/compare-{Path(dataset.name).name}-{first.id.split('/')[1]}"
     is_named = isinstance(data, str | Path)
-    return Plan(
+    return ComparisonPlan(
         variants, first, function, dataset, is_named, Path(out or place), Path(root), device
     )
 

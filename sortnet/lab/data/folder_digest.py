@@ -25,7 +25,7 @@ SETTLED = 2_000_000_000
 """Age in nanoseconds from which a file's time is trusted to show the next change."""
 
 
-class Progress:
+class DigestProgress:
     """Prints progress after two seconds, then less and less often."""
 
     def __init__(self, root: Path, total: int) -> None:
@@ -69,7 +69,7 @@ def digest(images: FileSplit) -> str:
 def _digest(images: FileSplit, known: dict[str, Any]) -> str:
     """Hash class by class, and update `known`."""
     whole = hashlib.sha256()
-    progress = Progress(images.root, len(images))
+    progress = DigestProgress(images.root, len(images))
     with ThreadPoolExecutor(default_workers()) as pool:
         for name, paths in _classes(images):
             stamp, newest = _stamp(images.root, paths)

@@ -10,12 +10,12 @@ from sortnet.lab.experiments import results
 from sortnet.lab.experiments.definitions import Experiment, experiment
 from sortnet.lab.experiments.sizes import Size, size
 from sortnet.lab.runs import Run, record
-from sortnet.lab.sweep.grid import Engine, Failure, Progress, train_all
+from sortnet.lab.sweep.grid import Engine, Failure, SweepProgress, train_all
 from sortnet.lab.training import resolve_device
 
 
 @dataclass(frozen=True)
-class Plan:
+class ReproductionPlan:
     """What to train, and where.
 
     Attributes:
@@ -69,7 +69,7 @@ def plan(
     only: str = "*",
     precision: str = "float32",
     device: str = "auto",
-) -> Plan:
+) -> ReproductionPlan:
     """Return what an experiment has to train.
 
     Arguments:
@@ -94,13 +94,13 @@ def plan(
     if not every:
         example = chosen.fit(wanted.runs[0]).id
         raise UsageError(f"no run of {name} is like {only!r}; they are like {example}")
-    return Plan(wanted, chosen, count, Path(out), Path(root), every, kept, device)
+    return ReproductionPlan(wanted, chosen, count, Path(out), Path(root), every, kept, device)
 
 
 def reproduce(
-    todo: Plan,
+    todo: ReproductionPlan,
     engine: Engine,
-    show: Callable[[Progress], None] = lambda progress: None,
+    show: Callable[[SweepProgress], None] = lambda progress: None,
 ) -> results.ExperimentResults:
     """Train what a plan still needs and return its experiment's results.
 

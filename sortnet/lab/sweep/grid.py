@@ -39,7 +39,7 @@ class Stopped(Interrupted):
 
 
 @dataclass(frozen=True)
-class State:
+class RunState:
     """What an engine knows of a run: `elsewhere` is one that another sweep trains."""
 
     kind: Literal["queued", "running", "elsewhere", "ended", "failed"]
@@ -73,7 +73,7 @@ class Engine(Protocol):
             ended: Whether the run of an id has ended, by what is in its directory.
         """
 
-    def poll(self) -> dict[str, State]:
+    def poll(self) -> dict[str, RunState]:
         """Return the state of every job."""
 
     def leave(self) -> None:
@@ -88,7 +88,7 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True)
-class Progress:
+class SweepProgress:
     """How far a sweep is.
 
     Attributes:
@@ -173,8 +173,8 @@ class Board:
 
     runs: Mapping[str, Run]
     out: Path
-    show: Callable[[Progress], None]
-    states: dict[str, State]
+    show: Callable[[SweepProgress], None]
+    states: dict[str, RunState]
     shares: dict[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -197,7 +197,7 @@ class Board:
         total = sum(self.efforts.values())
         return sum(self.efforts[key] * share for key, share in self.shares.items()) / total
 
-    def update(self, states: Mapping[str, State]) -> None:
+    def update(self, states: Mapping[str, RunState]) -> None:
         """Take over what an engine reports, and show it."""
         news = [key for key, state in states.items() if state != self.states[key]]
         self.states |= states
@@ -231,7 +231,9 @@ class Board:
         running = tuple((key, self.shares[key]) for key in self.of("running"))
         ended, queued = len(self.of("ended")), len(self.of("queued"))
         elsewhere = tuple(self.of("elsewhere"))
-        self.show(Progress(done, left, ended, len(self.runs), running, queued, elsewhere, news))
+        self.show(
+            SweepProgress(done, left, ended, len(self.runs), running, queued, elsewhere, news)
+        )
 
 
 def train_all(
@@ -244,7 +246,7 @@ def train_all(
     transfer: str | None = None,
     environment: Mapping[str, str] | None = None,
     done: Collection[str] = (),
-    show: Callable[[Progress], None] = lambda progress: None,
+    show: Callable[[SweepProgress], None] = lambda progress: None,
 ) -> dict[str, Result | Failure]:
     """Train runs, several at a time, and return each one's result or failure by its id.
 
@@ -268,7 +270,7 @@ def train_all(
     def ended(key: str) -> bool:
         return key in done or has_ended(out / key, transfer)
 
-    states = {key: State("ended" if ended(key) else "queued") for key in by_id}
+    states = {key: RunState("ended" if ended(key) else "queued") for key in by_id}
     missing = [run for key, run in by_id.items() if states[key].kind != "ended"]
     for name in {run.data for run in missing} | ({transfer} - {None} if missing else set()):
         datasets.find(str(name), root)

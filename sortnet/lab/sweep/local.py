@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import IO
 
 from sortnet.errors import UsageError
-from sortnet.lab.sweep.grid import State
+from sortnet.lab.sweep.grid import RunState
 from sortnet.lab.sweep.job import HELD, Job, reason
 from sortnet.lab.training import resolve_device
 from sortnet.lab.training.hardware import cores
@@ -33,20 +33,20 @@ class Local:
             raise UsageError(f"processes is {processes}, but must be 1 or more")
         self.count = processes
         self.jobs: dict[str, Job] = {}
-        self.states: dict[str, State] = {}
+        self.states: dict[str, RunState] = {}
         self.running: dict[str, tuple[subprocess.Popen[bytes], IO[str]]] = {}
         self.stopping = False
 
     def start(self, jobs: Sequence[Job], ended: Callable[[str], bool]) -> str | None:
         """Take jobs; `poll` starts them."""
         self.jobs, self.ended = {job.id: replace(job, guarded=True) for job in jobs}, ended
-        self.states = {job.id: State("queued") for job in jobs}
+        self.states = {job.id: RunState("queued") for job in jobs}
         if self.count is None:
             on_cpu = all(resolve_device(job.device).type == "cpu" for job in jobs)
             self.count = cores() if on_cpu else 1
         return None
 
-    def poll(self) -> dict[str, State]:
+    def poll(self) -> dict[str, RunState]:
         """See which processes have ended, start others, and return the state of every job."""
         for key, (process, _) in list(self.running.items()):
             if process.poll() is not None:
@@ -61,14 +61,14 @@ class Local:
         assert self.count is not None
         return not self.stopping and len(self.running) < self.count
 
-    def _next(self, job: Job) -> State:
+    def _next(self, job: Job) -> RunState:
         """Start a job unless another sweep trains its run or did so."""
         if job.is_held:
-            return State("elsewhere")
+            return RunState("elsewhere")
         if self.ended(job.id):
-            return State("ended")
+            return RunState("ended")
         if not self._has_room():
-            return State("queued")
+            return RunState("queued")
         errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         process = subprocess.Popen(
             job.command,
@@ -79,20 +79,20 @@ class Local:
             start_new_session=True,  # a terminal's Ctrl-C is ours to pass on
         )
         self.running[job.id] = process, errors
-        return State("running")
+        return RunState("running")
 
-    def _outcome(self, key: str) -> State:
+    def _outcome(self, key: str) -> RunState:
         process, errors = self.running.pop(key)
         with process, errors:
             errors.seek(0)
             log = errors.read()
         if process.returncode == 0:
-            return State("ended")
+            return RunState("ended")
         if process.returncode == HELD:
-            return State("elsewhere")
+            return RunState("elsewhere")
         if self.stopping:
-            return State("queued")
-        return State("failed", reason(log, process.returncode))
+            return RunState("queued")
+        return RunState("failed", reason(log, process.returncode))
 
     def leave(self) -> None:
         """Ask every process to save and stop."""

@@ -19,7 +19,7 @@ from typing import Any
 
 from sortnet import files
 from sortnet.errors import UsageError
-from sortnet.lab.sweep.grid import State
+from sortnet.lab.sweep.grid import RunState
 from sortnet.lab.sweep.job import Job, reason
 
 QUEUE_PAUSE = 5.0
@@ -155,28 +155,28 @@ class Slurm:
             **{name: value for name, value in given.items() if value is not None},
         }
 
-    def poll(self) -> dict[str, State]:
+    def poll(self) -> dict[str, RunState]:
         """Return the state of every job, by its directory and by the queue."""
         if time.monotonic() - self.asked > QUEUE_PAUSE:
             try:
                 self.queue = self._ask()
             except OSError:  # a busy controller: what was known stays
-                return {job.id: State("ended") for job in self.jobs if self.ended(job.id)}
+                return {job.id: RunState("ended") for job in self.jobs if self.ended(job.id)}
             self.asked = time.monotonic()
         return {job.id: self._state(job.id) for job in self.jobs}
 
-    def _state(self, key: str) -> State:
+    def _state(self, key: str) -> RunState:
         if self.ended(key):
-            return State("ended")
+            return RunState("ended")
         element = self.elements[key]
         if element in self.queue:
             self.gone.pop(key, None)
-            return State("queued" if self.queue[element] == "PENDING" else "running")
+            return RunState("queued" if self.queue[element] == "PENDING" else "running")
         if self.asked - self.gone.setdefault(key, self.asked) < GRACE:
-            return State("running")
+            return RunState("running")
         log = self.folder / f"{element}_0_log.err"
         text = log.read_text(errors="replace") if log.is_file() else ""
-        return State("failed", f"{reason(text)} ({log})")
+        return RunState("failed", f"{reason(text)} ({log})")
 
     def cancel(self, runs: Iterable[str]) -> list[str]:
         """Cancel the elements of some runs; they save first. Return the runs that had one."""

@@ -62,7 +62,7 @@ class Checkpoint:
         return (self.path / name).read_bytes() if name in self.files else None
 
 
-class Damaged(errors.Damaged):
+class CheckpointDamaged(errors.Damaged):
     """A checkpoint whose content differs from its manifest.
 
     Attributes:
@@ -146,7 +146,7 @@ def read(path: Path) -> Checkpoint:
     """Verify a checkpoint, every byte of it.
 
     Raises:
-        Damaged: With the file and the reason.
+        CheckpointDamaged: With the file and the reason.
     """
     try:
         manifest = _manifest(path)
@@ -160,11 +160,11 @@ def read(path: Path) -> Checkpoint:
             manifest.get("run", {}),
             tuple(manifest["files"]),
         )
-    except Damaged as error:
+    except CheckpointDamaged as error:
         error.path = path
         raise
     except OSError as problem:
-        damaged = Damaged(f"{path.name} cannot be read: {problem}")
+        damaged = CheckpointDamaged(f"{path.name} cannot be read: {problem}")
         damaged.path = path
         raise damaged from None
 
@@ -174,17 +174,17 @@ def _manifest(path: Path) -> dict[str, Any]:
         manifest: dict[str, Any] = json.loads((path / "manifest.json").read_bytes())
         claimed = manifest.pop("sha256")
     except FileNotFoundError:
-        raise Damaged(f"{path.name} has no manifest.json") from None
+        raise CheckpointDamaged(f"{path.name} has no manifest.json") from None
     except (ValueError, KeyError, AttributeError, TypeError, RecursionError, MemoryError):
-        raise Damaged(f"{path.name}/manifest.json cannot be read") from None
+        raise CheckpointDamaged(f"{path.name}/manifest.json cannot be read") from None
     if files.digest(files.canonical(manifest)) != claimed:
-        raise Damaged(f"{path.name}/manifest.json was changed")
+        raise CheckpointDamaged(f"{path.name}/manifest.json was changed")
     if not _well_formed(manifest):
-        raise Damaged(f"{path.name}/manifest.json is not a manifest")
+        raise CheckpointDamaged(f"{path.name}/manifest.json is not a manifest")
     if manifest["format"] != FORMAT:
-        raise Damaged(f"{path.name} has format {manifest['format']}, not {FORMAT}")
+        raise CheckpointDamaged(f"{path.name} has format {manifest['format']}, not {FORMAT}")
     if path.name != _name(manifest["step"]):
-        raise Damaged(f"{path.name} is the checkpoint of step {manifest['step']}")
+        raise CheckpointDamaged(f"{path.name} is the checkpoint of step {manifest['step']}")
     return manifest
 
 
@@ -207,12 +207,12 @@ def _well_formed(manifest: Mapping[str, Any]) -> bool:
 def _verify(file: Path, expected: Mapping[str, Any]) -> None:
     label = f"{file.parent.name}/{file.name}"
     if not file.is_file():
-        raise Damaged(f"{label} is missing")
+        raise CheckpointDamaged(f"{label} is missing")
     content = file.read_bytes()
     if len(content) != expected["bytes"]:
-        raise Damaged(f"{label} has {len(content):,} bytes, not {expected['bytes']:,}")
+        raise CheckpointDamaged(f"{label} has {len(content):,} bytes, not {expected['bytes']:,}")
     if files.digest(content) != expected["sha256"]:
-        raise Damaged(f"{label} does not have the SHA-256 of its manifest")
+        raise CheckpointDamaged(f"{label} does not have the SHA-256 of its manifest")
 
 
 def paths(folder: Path) -> list[Path]:
@@ -221,25 +221,25 @@ def paths(folder: Path) -> list[Path]:
     return sorted(found, key=lambda p: int(p.name.removeprefix(PREFIX)), reverse=True)
 
 
-def survey(folder: Path) -> tuple[list[Checkpoint], list[Damaged]]:
+def survey(folder: Path) -> tuple[list[Checkpoint], list[CheckpointDamaged]]:
     """Return all intact checkpoints, newest first, and the errors of the others."""
     intact: list[Checkpoint] = []
-    damaged: list[Damaged] = []
+    damaged: list[CheckpointDamaged] = []
     for path in paths(folder):
         try:
             intact.append(read(path))
-        except Damaged as error:
+        except CheckpointDamaged as error:
             damaged.append(error)
     return intact, damaged
 
 
-def latest(folder: Path) -> tuple[Checkpoint | None, list[Damaged]]:
+def latest(folder: Path) -> tuple[Checkpoint | None, list[CheckpointDamaged]]:
     """Return the newest intact checkpoint, and the errors of newer ones."""
-    damaged: list[Damaged] = []
+    damaged: list[CheckpointDamaged] = []
     for path in paths(folder):
         try:
             return read(path), damaged
-        except Damaged as error:
+        except CheckpointDamaged as error:
             damaged.append(error)
     return None, damaged
 
@@ -284,7 +284,7 @@ def prune(folder: Path, keep: int, best: int | None) -> None:
         try:
             read(path)
             kept += 1
-        except Damaged:
+        except CheckpointDamaged:
             files.set_aside(path)
     remove_leftovers(folder)
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from sortnet.lab import data
 from sortnet.lab.compare.answer import Cost
-from sortnet.lab.compare.plan import Plan
+from sortnet.lab.compare.plan import ComparisonPlan
 from sortnet.lab.data import Augmentation, Batch
 from sortnet.lab.measure import parameters, ratio, saved_bytes, side_by_side
 from sortnet.lab.training import Machine
@@ -23,7 +23,7 @@ WARM_UP = 3
 
 
 @dataclass(frozen=True, eq=False)
-class _Subject:
+class _Timed:
     """A variant that is measured."""
 
     model: nn.Module
@@ -42,7 +42,7 @@ class _Subject:
         optimizer.step()
 
 
-def measure_costs(planned: Plan) -> list[Cost]:
+def measure_costs(planned: ComparisonPlan) -> list[Cost]:
     """Measure all variants in turns, on a batch of the training images."""
     machine = Machine.here("off", None, planned.first.precision, planned.device)
     batches = data.train_batches(
@@ -51,7 +51,7 @@ def measure_costs(planned: Plan) -> list[Cost]:
     raw = next(batches)
     batch = Batch(machine.images(raw.images), machine.labels(raw.labels))
     subjects = [
-        _Subject(machine.place(planned.build(variant)), machine, batch)
+        _Timed(machine.place(planned.build(variant)), machine, batch)
         for variant in planned.variants
     ]
     saved = [_saved(subject) for subject in subjects]
@@ -72,13 +72,13 @@ def measure_costs(planned: Plan) -> list[Cost]:
     ]
 
 
-def _saved(subject: _Subject) -> int:
+def _saved(subject: _Timed) -> int:
     subject.model.train()
     with subject.machine.autocast():
         return saved_bytes(subject.model, subject.batch.images)
 
 
-def _stepping(subject: _Subject) -> Callable[[], None]:
+def _stepping(subject: _Timed) -> Callable[[], None]:
     """A training step that leaves the weights unchanged, by a rate of 0."""
     learnt = [p for p in subject.model.parameters() if p.requires_grad]
     optimizer = subject.machine.sgd(learnt, lr=0.0, momentum=0.9, decay=0.0)
