@@ -291,7 +291,9 @@ class Subsample(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map :math:`(N, C, H, W)` to :math:`(N, out_channels, H / stride, W / stride)`."""
-        x = x[:, :, :: self.stride, :: self.stride]
+        # Equal to x[:, :, ::stride, ::stride], whose backward would not be channels_last: what
+        # follows it in backward would read two layouts at once, at a tenth of the speed.
+        x = F.avg_pool2d(x, 1, self.stride)
         return F.pad(x, (0, 0, 0, 0, 0, self.out_channels - x.shape[1]))
 
     def extra_repr(self) -> str:

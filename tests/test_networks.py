@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from sortnet import create_model
-from sortnet.blocks import Basic, TwoBranch
+from sortnet.blocks import Basic, Subsample, TwoBranch
 from sortnet.fusion import kernels
 from sortnet.heads import HEADS
 from sortnet.lab.measure import parameters
@@ -371,3 +371,17 @@ def test_first_responses_vanish_with_the_product_alone(name: str, left: float) -
         network(torch.randn(8, 3, 32, 32))
     assert means == sorted(means, reverse=True)
     assert means[-1] <= left * means[0]
+
+
+@pytest.mark.parametrize("side", [7, 8])
+def test_the_parameter_free_shortcut_keeps_the_layout_in_both_passes(side: int) -> None:
+    """A gradient in another layout makes what follows in backward several times as slow."""
+    x = torch.randn(2, 4, side, side).to(memory_format=torch.channels_last).requires_grad_()
+    y = Subsample(6, 2)(x)
+    sliced = F.pad(x[:, :, ::2, ::2], (0, 0, 0, 0, 0, 2))
+    assert torch.equal(y, sliced)
+    weights = torch.randn_like(y)
+    (grad,) = torch.autograd.grad(y, x, weights)
+    assert torch.equal(grad, torch.autograd.grad(sliced, x, weights)[0])
+    for tensor in (y, grad):
+        assert tensor.is_contiguous(memory_format=torch.channels_last)
