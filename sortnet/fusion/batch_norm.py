@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from sortnet.fusion import private
 from sortnet.fusion.branches import Branch
-from sortnet.fusion.formulas import sum_by_channel, widen
+from sortnet.fusion.formulas import HALF, sum_by_channel, widen
 from sortnet.fusion.private import store
 
 
@@ -191,9 +191,8 @@ def _statistics(raw: Tensor, norm: nn.BatchNorm2d) -> tuple[Tensor, Tensor, bool
         if norm.momentum is None:
             factor = 1.0 / float(tracked)
     with torch.no_grad():
-        exact = (
-            raw.dtype == widen(raw).dtype or getattr(running[0], "dtype", None) == torch.float32
-        )
+        # in half precision the operator's statistics have the dtype of the running ones
+        exact = raw.dtype not in HALF or getattr(running[0], "dtype", None) == torch.float32
         if exact and not torch.compiler.is_compiling():
             mean, var = private.batch_norm_update_stats(raw, *running, factor)
             return mean, var, True

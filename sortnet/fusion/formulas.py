@@ -31,6 +31,9 @@ FIRST_ORDER = ("sum", "max")
 SECOND_ORDER = ("prod", "root", "square")
 TERMS = FIRST_ORDER + SECOND_ORDER
 
+HALF = (torch.float16, torch.bfloat16)
+"""The dtypes of half precision."""
+
 SORT = {"branches": ("sum", "prod"), "residual": ("sum", "root")}
 """What the paper calls SORT, by kind of block."""
 
@@ -165,7 +168,7 @@ def sum_dtype(a: Tensor, b: Tensor) -> torch.dtype:
 
 def widen(x: Tensor) -> Tensor:
     """Convert half precision to float32: in float16, 300 * 300 is infinite."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    return x.float() if x.dtype in HALF else x
 
 
 def sum_by_channel(x: Tensor) -> Tensor:
