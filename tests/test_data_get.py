@@ -11,6 +11,7 @@ import sys
 import tarfile
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -58,7 +59,8 @@ def handler(site: Site) -> type[BaseHTTPRequestHandler]:
                 )
             self.send_header("Content-Length", str(len(content) - begin))
             self.end_headers()
-            self.wfile.write(content[begin:][: site.limit])
+            with suppress(ConnectionError):  # the client may have seen enough
+                self.wfile.write(content[begin:][: site.limit])
             return None
 
         def log_message(self, *_: object) -> None:
