@@ -60,6 +60,10 @@ def test_info_shows_what_the_fusion_adds(capsys: pytest.CaptureFixture[str]) -> 
     assert "128 parameters, 3 state-dict entries" in capsys.readouterr().out
 
 
+def test_the_first_screen_fits_a_terminal() -> None:
+    assert max(map(len, run().stdout.splitlines())) <= 80
+
+
 def flags(command: str) -> set[str]:
     shown = run(command, "--help").stdout.replace("│", " ").replace(",", " ").split()
     return {word.removeprefix("--") for word in shown if word.startswith("--")} - {

@@ -48,8 +48,9 @@ def compare(
     threads: int | None = None,
     grid: Trained = Grid(),  # noqa: B008
 ) -> None:
-    """Ask whether a fusion helps a model on some data: paired seeds, cost, verdict.
+    """Say whether a fusion helps a model on some data.
 
+    Every variant is trained on the same seeds. The answer has an interval, the cost and a verdict.
     Running the same command again resumes a comparison that was stopped.
 
     $ sortnet compare torchvision:resnet18 --data path/to/images --size 64 --steps 1000
@@ -176,7 +177,7 @@ def _tell(answer: "Answer", json: Path | None) -> None:
 
 
 def demo(out: Path = Path("runs/demo")) -> None:
-    """Compare LeNet* with the sum and with SORT on a few handwritten digits.
+    """Compare LeNet* with and without SORT on a few digits.
 
     Args:
         out: The directory of the runs; a second demo finds them there.

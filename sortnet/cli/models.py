@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def list_() -> None:
-    """List networks, fusion terms, heads and the trained networks of the package."""
+    """List networks, fusion terms, heads and trained weights."""
     from rich.console import Console
     from rich.table import Table
 
@@ -35,7 +35,7 @@ def list_() -> None:
 
 
 def info(choice: Chosen) -> None:
-    """Show the stages of a network and what its fusion adds to the plain network.
+    """Show a network's stages and what its fusion adds.
 
     $ sortnet info resnet56 --fusion sort
     $ sortnet info lenet --branched --fusion sum+max+prod
@@ -124,7 +124,9 @@ def bench(
     precision: Precision = "auto",
     device: Device = "auto",
 ) -> None:
-    """Measure what SORT costs relative to the sum: time, bytes saved for backward, peak memory.
+    """Measure time and memory of SORT relative to the sum.
+
+    Time of a training step, bytes saved for backward and peak memory, all variants in turns.
 
     $ sortnet bench
     $ sortnet bench resnet20 --against naive --no-parts
@@ -227,7 +229,9 @@ def sortify(
     dry_run: bool = False,
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("sortified.safetensors"),
 ) -> None:
-    """Put SORT into any model: fuse its branches by another operation than addition.
+    """Put SORT into any model.
+
+    The additions of two branches become fusions. Weights and state-dict keys are kept.
 
     $ sortnet sortify torchvision:resnet50 --dry-run
     $ sortnet sortify timm:convnext_tiny --where 'stages.3.*' --gate zero

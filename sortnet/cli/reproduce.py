@@ -33,7 +33,9 @@ def reproduce(
     device: Device = "auto",
     grid: Trained = Grid(),  # noqa: B008
 ) -> None:
-    """Train what a table or figure of the paper needs, and print it beside the paper's numbers.
+    """Reproduce a table or figure of the paper.
+
+    Trains the runs it needs and prints their errors next to the paper's.
 
     $ sortnet reproduce table1
     $ sortnet reproduce table2 --size mini --seeds 3 --data data --results results
@@ -174,7 +176,9 @@ def transfer(
     size: int | None = None,
     device: Device = "auto",
 ) -> None:
-    """Transfer a network's features to another dataset (section 4.3 of the paper).
+    """Transfer a network's features to another dataset.
+
+    Section 4.3 of the paper: linear models on the features of its layers.
 
     $ sortnet transfer runs/imagenet/alexnet-sort/seed0 --layer pool5 fc6 fc7
     $ sortnet transfer runs/cifar10/resnet20/seed0 --data path/to/images --probe

@@ -281,8 +281,9 @@ def export(
     torch_export: Path | None = None,
     root: Path = Path("data"),
 ) -> None:
-    """Write a model for other programs, after comparing it with PyTorch.
+    """Export a model to ONNX or torch.export, and check it.
 
+    The exported model is compared with PyTorch's outputs.
     A run is exported with its own fusion and weights; the model's flags are for other models.
 
     $ sortnet export runs/cifar10/resnet20-sort/seed0 --onnx resnet20.onnx
