@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from sortnet.errors import UsageError
@@ -19,7 +18,6 @@ __all__ = [
     "Augmentation",
     "Batch",
     "Dataset",
-    "Entry",
     "Problem",
     "Split",
     "check",
@@ -35,29 +33,15 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A dataset with a name.
-
-    Attributes:
-        title: Its name in print.
-        about: Its content in a line.
-        read: Reads it from the folder of all datasets.
-    """
-
-    title: str
-    about: str
-    read: Callable[[Path, LoadOptions], Dataset]
-
-
-DATASETS = {
-    "digits": Entry("Digits", "1,797 handwritten digits, comes with scikit-learn", digits.read),
-    "cifar10": Entry("CIFAR-10", "60,000 images of 32 x 32, 10 classes", cifar.read),
-    "cifar100": Entry("CIFAR-100", "60,000 images of 32 x 32, 100 classes", cifar.read),
-    "svhn": Entry("SVHN", "630,420 street numbers of 32 x 32, 10 digits", svhn.read),
-    "imagenet": Entry("ImageNet", "1,331,167 photographs, 1,000 classes", folders.imagenet),
-    "caltech256": Entry("Caltech-256", "29,780 photographs, 256 classes", folders.caltech256),
+DATASETS: dict[str, Callable[[Path, LoadOptions], Dataset]] = {
+    "digits": digits.read,
+    "cifar10": cifar.read,
+    "cifar100": cifar.read,
+    "svhn": svhn.read,
+    "imagenet": folders.imagenet,
+    "caltech256": folders.caltech256,
 }
+"""By name, the function that reads a dataset from the folder of all datasets."""
 
 
 def load(
@@ -86,7 +70,7 @@ def load(
     """
     options = LoadOptions(name, size, validation, preprocess)
     if name in DATASETS:
-        return DATASETS[name].read(Path(root), options)
+        return DATASETS[name](Path(root), options)
     if Path(resolve(name)).is_absolute():
         return folders.read(Path(name), options)
     raise UsageError(
