@@ -44,7 +44,7 @@ class PaperResult:
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Training time; `error` is the CIFAR10 error rate that the paper gives beside it.
+    """Training time of 20 iterations; `error` is the CIFAR10 error rate given beside it.
 
     `head` is None for the network's own classifier, `gpus` where the paper does not say.
     """
@@ -57,7 +57,6 @@ class Timing:
     gpus: int | None
     place: str
     error: float | None = None
-    iterations: int = 20
 
 
 @dataclass(frozen=True, slots=True)
