@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sortnet import modelspec
+from sortnet import files, modelspec
 from sortnet.blocks import Basic, PreActivation, TwoBranch
 from sortnet.errors import UsageError
 from sortnet.fusion import Fusion, kernels, sort
@@ -434,6 +434,4 @@ def bench(plan: BenchmarkPlan, show: Callable[[str, int, int], None]) -> Iterato
 def write(result: dict[str, Any], path: Path) -> None:
     """Store a benchmark's result."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(result, indent=1) + "\n")
-    part.replace(path)
+    files.write(path, json.dumps(result, indent=1) + "\n")
