@@ -204,7 +204,7 @@ def test_the_server_outlives_silent_many_and_rude_visitors(
     make(tmp_path, resnet("sort", 0))
     monkeypatch.setattr(serve, "CONNECTIONS", 4)
     monkeypatch.setattr(Handler, "timeout", 3.0)
-    with Server([tmp_path], 0, "Runs") as server:
+    with Server([tmp_path], 0) as server:
         address = (serve.HOST, server.server_address[1])
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -229,7 +229,7 @@ def test_the_server_outlives_silent_many_and_rude_visitors(
 
 def test_the_server_answers_only_this_machine(tmp_path: Path) -> None:
     make(tmp_path, resnet("sort", 0))
-    with Server([tmp_path], 0, "Runs") as server:
+    with Server([tmp_path], 0) as server:
         address = server.url
         assert address.startswith("http://127.0.0.1:")
         status, _, text = server.answer("/data.json", "")
@@ -248,4 +248,4 @@ def test_the_server_answers_only_this_machine(tmp_path: Path) -> None:
             server.shutdown()
             thread.join()
         with pytest.raises(OSError, match="cannot be used"):
-            Server([tmp_path], server.server_address[1], "Runs")
+            Server([tmp_path], server.server_address[1])
