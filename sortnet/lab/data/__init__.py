@@ -5,33 +5,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sortnet.errors import UsageError
-from sortnet.lab.data import cifar, digits, folders, lcn, svhn
-from sortnet.lab.data.augment import Augmentation
-from sortnet.lab.data.batches import eval_batches, train_batches
-from sortnet.lab.data.dataset import Batch, Dataset, LoadOptions, Split
-from sortnet.lab.data.fetch import get
-from sortnet.lab.data.image_files import find_images, read_image
-from sortnet.lab.data.verify import Problem, check
-
-__all__ = [
-    "DATASETS",
-    "Augmentation",
-    "Batch",
-    "Dataset",
-    "Problem",
-    "Split",
-    "check",
-    "eval_batches",
-    "find",
-    "find_images",
-    "get",
-    "lcn",
-    "load",
-    "read_image",
-    "resolve",
-    "train_batches",
-]
-
+from sortnet.lab.data import cifar, digits, folders, svhn
+from sortnet.lab.data import lcn as lcn
+from sortnet.lab.data.augment import Augmentation as Augmentation
+from sortnet.lab.data.batches import eval_batches as eval_batches
+from sortnet.lab.data.batches import train_batches as train_batches
+from sortnet.lab.data.dataset import Batch as Batch
+from sortnet.lab.data.dataset import Dataset as Dataset
+from sortnet.lab.data.dataset import LoadOptions
+from sortnet.lab.data.dataset import Split as Split
+from sortnet.lab.data.fetch import get as get
+from sortnet.lab.data.image_files import find_images as find_images
+from sortnet.lab.data.image_files import read_image as read_image
+from sortnet.lab.data.verify import Problem as Problem
+from sortnet.lab.data.verify import check as check
 
 DATASETS: dict[str, Callable[[Path, LoadOptions], Dataset]] = {
     "digits": digits.read,
