@@ -9,13 +9,12 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
 import pytest
-from browser import Browser, box, press, quiet, started, stretch, texts
+from browser import Browser, box, press, quiet, stretch, texts
 from made_runs import make, resnet, write_json
 
 from sortnet.lab.report import page, serve
@@ -43,11 +42,6 @@ HOSTILE = [
     "\ud800 a lone surrogate",
     "__proto__",
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    yield from started()
 
 
 def test_no_text_of_a_run_is_ever_markup(browser: Browser, tmp_path: Path) -> None:
