@@ -4,7 +4,7 @@ import math
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -66,3 +66,16 @@ def poisoned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(execute, "fresh", poison)
     return moments
+
+
+@pytest.fixture
+def pretend(monkeypatch: pytest.MonkeyPatch) -> Callable[[str | None], None]:
+    """Let PyTorch report an accelerator of a kind, or none."""
+
+    def report(kind: str | None) -> None:
+        device = None if kind is None else torch.device(kind)
+        monkeypatch.setattr(
+            torch.accelerator, "current_accelerator", lambda check_available=False: device
+        )
+
+    return report
