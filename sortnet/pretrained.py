@@ -238,9 +238,8 @@ def fit(
         loose: Whether entries may be missing or differ in shape, such as a classifier for other
             classes or the gates of a fusion.
     """
-    own, differing = network.state_dict(), _differing(network, tensors, loose=loose)
-    fitting = {name: x for name, x in tensors.items() if name in own and name not in differing}
-    network.load_state_dict(fitting, strict=False)
+    differing = _differing(network, tensors, loose=loose)
+    modelspec.load_fitting(network, tensors)
     return differing
 
 

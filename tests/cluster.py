@@ -186,9 +186,9 @@ def _free_ports(count: int) -> list[int]:
         return [each.getsockname()[1] for each in sockets]
 
 
-def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
+def until(condition: Callable[[], bool]) -> None:
     """Wait for something to happen."""
-    end = time.monotonic() + seconds
+    end = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < end, "waited in vain"
         time.sleep(0.1)

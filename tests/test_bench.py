@@ -35,19 +35,6 @@ def test_bench_writes_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert list(written.parent.iterdir()) == [written]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [(["resnet21"], "resnet20"), (["--rounds", "0"], "rounds is 0")],
-)
-def test_mistakes_are_one_line(
-    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["bench", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert error.count("\n") == 1
-
-
 def test_a_users_model_is_measured_like_the_papers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
@@ -109,12 +110,20 @@ def test_flags_are_those_we_mean() -> None:
         (["info", "resnet20", "--fusion", "sum+sum"], "twice"),
         (["info", "resnet20", "--branched"], "belongs to lenet, bignet, alexnet"),
         (["info", "lenet", "--fusion", "sort"], "branched=True"),
-        (["info", "lenet", "--num-classes", "0"], "num-classes is 0"),
+        (["bench", "resnet21"], "resnet20"),
+        (["train", "lenet", "--steps", "5", "--epochs", "1"], "exclude each other"),
+        (["train", "lenet", "--freeze", "conv1[.](weight", "--steps", "1"], "matches none"),
+        (["predict", "."], "is neither a run nor a folder with images"),
     ],
 )
 def test_mistakes_are_one_line(
-    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     assert main(arguments) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -139,11 +148,9 @@ def test_mistakes_are_one_line(
     ],
 )
 def test_a_device_that_is_not_there_is_a_mistake(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    command: str, pretend: Callable[[str | None], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(
-        torch.accelerator, "current_accelerator", lambda check_available=False: None
-    )
+    pretend(None)
     assert main([*command.split(), "--device", "xpu"]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
@@ -151,13 +158,13 @@ def test_a_device_that_is_not_there_is_a_mistake(
 
 
 def test_the_device_reaches_what_runs_a_network(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    pretend: Callable[[str | None], None],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """PyTorch reports an accelerator that is not there: whatever used it would fail."""
-    accelerator = torch.device("xpu")
-    monkeypatch.setattr(
-        torch.accelerator, "current_accelerator", lambda check_available=False: accelerator
-    )
+    pretend("xpu")
     monkeypatch.setattr(torch.xpu, "get_device_name", lambda: "of air")
     image = tmp_path / "image.png"
     Image.new("RGB", (32, 32)).save(image)

@@ -257,7 +257,11 @@ def test_the_seeds_that_are_named_are_enough(deviation: float, difference: float
 
 def test_the_docs_have_the_table_of_seeds() -> None:
     text = (Path(__file__).parents[1] / "docs" / "compare.md").read_text()
-    assert sequential.seeds_table() in text
+    differences = (0.1, 0.2, 0.5, 1.0, 2.0)
+    assert f"| deviation | {' | '.join(f'{d:g} points' for d in differences)} |\n" in text
+    for deviation in (0.1, 0.2, 0.3, 0.5, 1.0, 2.0):
+        needed = [sequential.seeds_needed(deviation, d) for d in differences]
+        assert f"| {deviation:g} | {' | '.join(f'{count:,}' for count in needed)} |\n" in text
 
 
 def test_seeds_are_added_until_the_interval_decides(

@@ -65,9 +65,9 @@ def test_undivided_folder_keeps_a_fifth_for_the_test(tmp_path: Path) -> None:
 
 
 def test_a_folder_may_bring_its_splits(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="no such folder"):
+        data.load(str(tmp_path / "nowhere"))
     album(tmp_path / "train", each=4)
-    with pytest.raises(ValueError, match="neither test nor val"):
-        data.load(str(tmp_path))
     album(tmp_path / "val", each=2)
     dataset = data.load(str(tmp_path))
     assert (len(dataset.train), dataset.validation, len(dataset.test)) == (12, None, 6)
@@ -77,9 +77,6 @@ def test_a_folder_may_bring_its_splits(tmp_path: Path) -> None:
     assert (len(files(dataset.validation)), len(dataset.test)) == (6, 3)
     with pytest.raises(ValueError, match="has its own validation split"):
         data.load(str(tmp_path), validation=2)
-    album(tmp_path / "test", "fox")
-    with pytest.raises(ValueError, match=r"different classes.*fox"):
-        data.load(str(tmp_path))
 
 
 def test_imagenet_and_caltech_are_found_in_the_root(tmp_path: Path) -> None:
@@ -93,17 +90,6 @@ def test_imagenet_and_caltech_are_found_in_the_root(tmp_path: Path) -> None:
     dataset = data.load("caltech256", tmp_path)
     assert dataset.classes == ("001.ak47", "056.dog")
     assert (len(dataset.train), len(dataset.test)) == (16, 4)
-
-
-def test_folders_that_cannot_be_right(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError, match="no such folder"):
-        data.load(str(tmp_path / "nowhere"))
-    album(tmp_path, "one")
-    with pytest.raises(ValueError, match="has 1 folder of images"):
-        data.load(str(tmp_path))
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="empty has no images"):
-        data.load(str(tmp_path))
 
 
 def test_fingerprint_follows_names_sizes_and_split(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -83,9 +84,9 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     server.server_close()
 
 
-def tarball(members: dict[str, bytes]) -> bytes:
+def tarball(members: dict[str, bytes], mode: Literal["w", "w:gz"] = "w:gz") -> bytes:
     buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+    with tarfile.open(fileobj=buffer, mode=mode) as tar:
         for name, content in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
@@ -193,14 +194,8 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int =
     return buffer.getvalue()
 
 
-def noise() -> bytes:
-    """An archive that cannot be compressed by much."""
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        info = tarfile.TarInfo("noise.bin")
-        info.size = 900
-        tar.addfile(info, io.BytesIO(np.random.default_rng(0).bytes(900)))
-    return buffer.getvalue()
+NOISE = tarball({"noise.bin": np.random.default_rng(0).bytes(900)}, "w")
+"""An archive that cannot be compressed by much."""
 
 
 def broken(content: bytes) -> bytes:
@@ -235,8 +230,8 @@ HOSTILE = {
     "device": member("device", tarfile.CHRTYPE),
     "huge": member("huge.bin", size=2000),
     "cut off": member("cut.bin", size=900)[:700],
-    "a broken xz": broken(lzma.compress(noise())),
-    "a broken bz2": broken(bz2.compress(noise())),
+    "a broken xz": broken(lzma.compress(NOISE)),
+    "a broken bz2": broken(bz2.compress(NOISE)),
     "a long header": member("x", tarfile.XHDTYPE, size=1 << 20),
     "a long name": member("x", tarfile.GNUTYPE_LONGNAME, size=1 << 20),
     "a negative size": negative(),

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from cluster import until
 
 from sortnet import files
 from sortnet.cli import main
@@ -192,14 +192,6 @@ try:
 except Stopped as error:
     sys.exit(str(error))
 """
-
-
-def until(condition: "object", seconds: float = 120.0) -> None:
-    assert callable(condition)
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL], ids=lambda n: n.name)

@@ -14,7 +14,6 @@ from torch._C._distributed_c10d import HashStore
 from sortnet import create_model
 from sortnet.lab.training import (
     Machine,
-    description,
     distributed,
     init_distributed,
     resolve_device,
@@ -23,20 +22,6 @@ from sortnet.lab.training import (
 from sortnet.lab.training.hardware import FUSED
 
 Pretend = Callable[[str | None], None]
-
-
-@pytest.fixture
-def pretend(monkeypatch: pytest.MonkeyPatch) -> Pretend:
-    """Let PyTorch report an accelerator of a kind, or none."""
-
-    def report(kind: str | None) -> None:
-        device = None if kind is None else torch.device(kind)
-        monkeypatch.setattr(
-            torch.accelerator, "current_accelerator", lambda check_available=False: device
-        )
-
-    return report
-
 
 FAULTS = """
 import resource, torch
@@ -181,8 +166,3 @@ def test_bfloat16_keeps_weights_and_statistics_in_float32() -> None:
     floats = [t for t in network.state_dict().values() if t.is_floating_point()]
     assert {t.dtype for t in floats} == {torch.float32}
     assert {p.grad.dtype for p in network.parameters() if p.grad is not None} == {torch.float32}
-
-
-def test_description_can_be_stored() -> None:
-    assert description()["torch"] == torch.__version__
-    assert int(description()["threads"]) >= 1

@@ -69,30 +69,6 @@ def test_epochs_are_counted_in_training_images(home: Path) -> None:
     assert found.parent.name == "lenet-size32-3steps"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["train", "resnet57"], "unknown network 'resnet57'; did you mean resnet56, "),
-        (["train", "lenet", "--recipe", "fast"], "unknown recipe 'fast'; there are lenet, "),
-        (["train", "lenet", "--steps", "5", "--epochs", "1"], "exclude each other"),
-        (["train", "lenet", "--freeze", "conv1[.](weight", "--steps", "1"], "matches none"),
-        (["predict", "."], "is neither a run nor a folder with images"),
-    ],
-)
-def test_mistakes_are_one_line(
-    arguments: list[str],
-    says: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(arguments) == 2
-    error = capsys.readouterr().err
-    assert says in error
-    assert error.count("\n") == 1
-
-
 def test_freeze_takes_globs_and_regular_expressions(home: Path) -> None:
     assert train("pets", "--steps", "1", "--freeze", "conv1.*", "(conv2|conv3)[.]weight") == 0
     (found,) = runs.find(home / "runs")
@@ -102,47 +78,28 @@ def test_freeze_takes_globs_and_regular_expressions(home: Path) -> None:
     assert frozen == {"conv1.weight", "conv1.bias", "conv2.weight", "conv3.weight"}
 
 
-def one_class(root: Path) -> None:
-    pictures(root / "ant")
-
-
-def empty_class(root: Path) -> None:
-    pictures(root / "ant")
-    (root / "bee").mkdir()
-
-
-def other_classes(root: Path) -> None:
-    for name in ("train/ant", "train/bee", "test/ant", "test/bat"):
-        pictures(root / name)
-
-
-def no_test(root: Path) -> None:
-    pictures(root / "train" / "ant")
-    pictures(root / "train" / "bee")
-
-
-def too_few(root: Path) -> None:
-    pictures(root / "ant", 1)
-    pictures(root / "bee", 1)
-
-
 @pytest.mark.parametrize(
-    ("make", "says"),
+    ("folders", "count", "says"),
     [
-        (Path.mkdir, "has 0 folders of images; it needs two or more"),
-        (one_class, "has 1 folder of images; it needs two or more"),
-        (empty_class, "bee has no images"),
-        (other_classes, "different classes: only one of them has bat, bee"),
-        (no_test, "neither test nor val"),
-        (too_few, "too few for a test split"),
+        ("", 10, "has 0 folders of images; it needs two or more"),
+        ("ant", 10, "has 1 folder of images; it needs two or more"),
+        ("ant empty", 10, "empty has no images"),
+        (
+            "train/ant train/bee test/ant test/bat",
+            10,
+            "different classes: only one of them has bat, bee",
+        ),
+        ("train/ant train/bee", 10, "neither test nor val"),
+        ("ant bee", 1, "too few for a test split"),
     ],
 )
 def test_check_has_the_rules_of_train(
-    make: object, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folders: str, count: int, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = tmp_path / "pets"
-    assert callable(make)
-    make(root)
+    root.mkdir()
+    for name in folders.split():
+        pictures(root / name, 0 if name == "empty" else count)
     assert main(["data", "check", str(root)]) == 1
     printed = capsys.readouterr()
     assert says in printed.out

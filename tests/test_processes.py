@@ -1,7 +1,6 @@
 """Two processes on a device that refuses tensors of the CPU, as NCCL does."""
 
 import json
-import multiprocessing
 import signal
 from pathlib import Path
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from stand_in import DEVICE, StandIn, stand_in
+from two_processes import together
 
 from sortnet.lab import data, runs
 from sortnet.lab.data import Batch, Dataset
@@ -58,10 +58,9 @@ def _trainer(device: StandIn, dataset: Dataset, directory: Path) -> Counted:
     return trainer
 
 
-def _live(rank: int, meeting: Path, directory: Path) -> None:
+def _live(rank: int, directory: Path) -> None:
     """Train until a signal comes, resume, evaluate; write down what was counted."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=meeting.as_uri(), rank=rank, world_size=2)
+    dist.init_process_group("gloo")
     with stand_in() as device:
         with pytest.raises(RuntimeError, match="allreduce: no backend for a tensor on the CPU"):
             dist.all_reduce(torch.ones(2))
@@ -83,16 +82,7 @@ def _live(rank: int, meeting: Path, directory: Path) -> None:
 
 def test_a_run_never_hands_the_group_a_tensor_of_the_cpu(tmp_path: Path) -> None:
     """Rows, evaluation, a signal, checkpoints and resuming; a quiet step waits once."""
-    context = multiprocessing.get_context("spawn")
-    processes = [
-        context.Process(target=_live, args=(rank, tmp_path / "meeting", tmp_path))
-        for rank in range(2)
-    ]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
+    assert together(_live, tmp_path) == [0, 0]
     zero, one = (json.loads((tmp_path / f"found{i}.json").read_text()) for i in range(2))
     assert zero["stopped"] == one["stopped"] == STOP + 1
     assert zero["error"] == one["error"]

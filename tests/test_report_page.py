@@ -3,23 +3,17 @@
 import json
 import math
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, box, lines, press, quiet, started, stretch, texts
+from browser import Browser, box, lines, press, quiet, stretch, texts
 from made_runs import make, resnet, write_json
 
 from sortnet.lab.report import page
 from sortnet.lab.runs import record
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    yield from started()
 
 
 @pytest.fixture(scope="module")

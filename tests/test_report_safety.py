@@ -9,13 +9,12 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 
 import pytest
-from browser import Browser, box, press, quiet, started, stretch, texts
+from browser import Browser, box, press, quiet, stretch, texts
 from made_runs import make, resnet, write_json
 
 from sortnet.lab.report import page, serve
@@ -43,11 +42,6 @@ HOSTILE = [
     "\ud800 a lone surrogate",
     "__proto__",
 ]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    yield from started()
 
 
 def test_no_text_of_a_run_is_ever_markup(browser: Browser, tmp_path: Path) -> None:
@@ -204,7 +198,7 @@ def test_the_server_outlives_silent_many_and_rude_visitors(
     make(tmp_path, resnet("sort", 0))
     monkeypatch.setattr(serve, "CONNECTIONS", 4)
     monkeypatch.setattr(Handler, "timeout", 3.0)
-    with Server([tmp_path], 0, "Runs") as server:
+    with Server([tmp_path], 0) as server:
         address = (serve.HOST, server.server_address[1])
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -229,7 +223,7 @@ def test_the_server_outlives_silent_many_and_rude_visitors(
 
 def test_the_server_answers_only_this_machine(tmp_path: Path) -> None:
     make(tmp_path, resnet("sort", 0))
-    with Server([tmp_path], 0, "Runs") as server:
+    with Server([tmp_path], 0) as server:
         address = server.url
         assert address.startswith("http://127.0.0.1:")
         status, _, text = server.answer("/data.json", "")
@@ -248,4 +242,4 @@ def test_the_server_answers_only_this_machine(tmp_path: Path) -> None:
             server.shutdown()
             thread.join()
         with pytest.raises(OSError, match="cannot be used"):
-            Server([tmp_path], server.server_address[1], "Runs")
+            Server([tmp_path], server.server_address[1])

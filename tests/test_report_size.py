@@ -3,22 +3,15 @@
 import json
 import re
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
-from browser import Browser, lines, quiet, started
+from browser import Browser, lines, quiet
 from hypothesis import given
 from hypothesis import strategies as st
 from made_runs import make, resnet
 
 from sortnet.lab.report import page
 from sortnet.lab.runs.curves import extremes
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    yield from started()
 
 
 def test_fifty_runs_are_small_and_quick(browser: Browser, tmp_path: Path) -> None:

@@ -2,14 +2,11 @@
 
 import json
 import math
-import multiprocessing
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,14 +15,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import nn
+from two_processes import together
 
 from sortnet import files
 from sortnet.cli import main
 from sortnet.fusion import kernels
 from sortnet.lab import runs
 from sortnet.lab.recipes import Recipe, Section
-from sortnet.lab.runs import Run, execute, record, train
+from sortnet.lab.runs import Run, record, train
 from sortnet.lab.training import (
     Callback,
     Diverged,
@@ -114,34 +111,6 @@ def test_prune_keeps_as_many_intact_ones_as_asked(tmp_path: Path) -> None:
 
 
 # Several processes
-
-
-def _port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
-def _rank(rank: int, port: int, life: Callable[..., None], args: tuple[Any, ...]) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    os.environ["MASTER_PORT"] = str(port)
-    torch.set_num_threads(1)
-    life(rank, *args)
-
-
-def together(life: Callable[..., None], *args: object) -> list[int | None]:
-    """Exit codes of two processes that call a function with their rank and the arguments."""
-    context, port = multiprocessing.get_context("spawn"), _port()
-    processes = [context.Process(target=_rank, args=(rank, port, life, args)) for rank in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-    codes = [process.exitcode for process in processes]
-    for process in processes:
-        process.kill()
-    return codes
 
 
 def _train_below(rank: int, out: Path, run: Run, options: TrainerOptions) -> None:
@@ -377,26 +346,6 @@ def test_other_images_of_equal_size_are_noticed(tmp_path: Path) -> None:
 
 
 # Runs that diverged, and commands that fail
-
-
-@pytest.fixture
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The steps of each life in which a weight becomes infinite, counted from 1."""
-    create_model, moments = execute.fresh, [6]
-
-    def poison(*what: Any) -> Any:  # noqa: ANN401
-        network, calls = create_model(*what), [0]
-
-        def hook(module: nn.Module, _inputs: object) -> None:
-            calls[0] += module.training
-            if calls[0] in moments:
-                module.get_parameter("weight").data[0] = math.inf
-
-        network.get_submodule("conv2").register_forward_pre_hook(hook)
-        return network
-
-    monkeypatch.setattr(execute, "fresh", poison)
-    return moments
 
 
 def test_a_run_that_diverged_goes_on_with_other_options(

@@ -2,9 +2,7 @@
 
 import copy
 import pickle
-import re
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -342,13 +340,3 @@ def test_the_command_honors_where_and_skips(
     assert code == 0
     assert "in 2 of 3 sites" in text
     assert "1 sites skipped: ." in text
-
-
-def test_code_in_the_docs_runs() -> None:
-    page = Path(__file__).resolve().parents[1] / "docs" / "any-model.md"
-    blocks = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
-    assert blocks
-    scope: dict[str, Any] = {}
-    for code in blocks:
-        if "transformers" not in code or find_spec("transformers"):
-            exec(code, scope)

@@ -3,10 +3,7 @@
 import io
 import json
 import math
-import multiprocessing
-import os
 import shutil
-import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +13,7 @@ import pytest
 import torch
 from rich.console import Console
 from torch import nn
+from two_processes import together
 
 from sortnet.fusion import kernels
 from sortnet.lab import data, runs
@@ -93,17 +91,7 @@ def test_batch_normalisation_can_decay_on_its_own(tmp_path: Path) -> None:
     assert counts == {1e-3: 21, 5e-4: 38}  # 19 convolutions, a classifier; 19 normalisations
 
 
-def _port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
-def _take_a_step(rank: int, port: int, directory: Path) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    os.environ["MASTER_PORT"] = str(port)
-    torch.set_num_threads(1)
+def _take_a_step(rank: int, directory: Path) -> None:
     recipe = replace(RECIPE, batch=100)
     dataset = data.load("digits")
     with init_distributed() as distributed:
@@ -121,20 +109,11 @@ def _take_a_step(rank: int, port: int, directory: Path) -> None:
 
 def test_two_processes_take_the_step_of_one(tmp_path: Path) -> None:
     """50 images each, or 100 in one process: the same step, to 1e-10."""
-    context, port = multiprocessing.get_context("spawn"), _port()
-    processes = [
-        context.Process(target=_take_a_step, args=(rank, port, tmp_path / "two"))
-        for rank in range(2)
-    ]
-    for process in processes:
-        process.start()
+    assert together(_take_a_step, tmp_path / "two") == [0, 0]
     alone = trainer(tmp_path, replace(RECIPE, batch=100))
     alone.network.double()
     batch = next(alone.batches())
     alone.step(Batch(batch.images.double(), batch.labels))
-    for process in processes:
-        process.join()
-        assert process.exitcode == 0
     found, _ = checkpoint.latest(tmp_path / "two" / "checkpoints")
     assert found is not None
     for name, ours in found.tensors("model").items():
@@ -173,25 +152,6 @@ def test_a_run_learns_and_is_tested_once(tmp_path: Path) -> None:
     again = train(run, tmp_path, callbacks=[log])
     assert (again.test, again.seconds) == (result.test, result.seconds)
     assert len(log.rows) == len(rows)
-
-
-@pytest.fixture
-def poisoned(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a weight become infinite in the sixth step of every run."""
-    create_model = execute.fresh
-
-    def poison(*what: Any) -> Any:  # noqa: ANN401
-        network, calls = create_model(*what), [0]
-
-        def hook(module: nn.Module, _inputs: object) -> None:
-            calls[0] += module.training
-            if calls[0] == 6:
-                module.get_parameter("weight").data[0] = float("inf")
-
-        network.get_submodule("conv2").register_forward_pre_hook(hook)
-        return network
-
-    monkeypatch.setattr(execute, "fresh", poison)
 
 
 @pytest.mark.usefixtures("poisoned")

@@ -14,7 +14,6 @@ References:
 """
 
 import math
-from collections.abc import Sequence
 from functools import lru_cache
 
 from sortnet.errors import UsageError
@@ -68,19 +67,6 @@ def _power(seeds: int, deviation: float, difference: float, alpha: float) -> flo
         return 1.0
     critical = t.ppf(1 - alpha / 2, seeds - 1)
     return float(nct.sf(critical, seeds - 1, math.sqrt(seeds) * difference / deviation))
-
-
-def seeds_table(
-    deviations: Sequence[float] = (0.1, 0.2, 0.3, 0.5, 1.0, 2.0),
-    differences: Sequence[float] = (0.1, 0.2, 0.5, 1.0, 2.0),
-) -> str:
-    """Return `seeds_needed` as a Markdown table: a row for each deviation of the differences."""
-    heading = ["deviation", *(f"{difference:g} points" for difference in differences)]
-    lines = [heading, ["---:"] * len(heading)]
-    for deviation in deviations:
-        needed = [seeds_needed(deviation, difference) for difference in differences]
-        lines.append([f"{deviation:g}", *(f"{count:,}" for count in needed)])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 @lru_cache(maxsize=32)

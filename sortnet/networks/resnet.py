@@ -88,13 +88,10 @@ def resnet(
         stages[f"layer{i + 1}"] = nn.Sequential(*blocks)
     network = _with_classifier(options, stages, in_channels)
     weight_init.kaiming(network, mode="fan_out")
-    network.get_submodule("fc").apply(_reset_linear)
+    classifier = network.get_submodule("fc")
+    assert isinstance(classifier, nn.Linear)
+    classifier.reset_parameters()
     return network
-
-
-def _reset_linear(module: nn.Module) -> None:
-    if isinstance(module, nn.Linear):
-        module.reset_parameters()
 
 
 def _with_classifier(

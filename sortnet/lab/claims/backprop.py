@@ -20,14 +20,10 @@ def shattered(context: Context) -> Finding:
     for network in DEPTHS:
         second, plain = by_name[network, "sort"].mean, by_name[network, "sum"].mean
         compared.append(Expectation(display(network), compare(second, plain), expected=1))
-        levels.append("/".join(f"{_mean(mean):.2f}" for mean in (plain, second)))
+        means = (sum(by_seed.values()) / len(by_seed) for by_seed in (plain, second))
+        levels.append("/".join(f"{mean:.2f}" for mean in means))
     note = f"means with sum/SORT {', '.join(levels)}, at first weights, on digits"
     return judge(compared, note)
-
-
-def _mean(by_seed: dict[int, float | None]) -> float:
-    known = [value for value in by_seed.values() if value is not None]
-    return sum(known) / len(known)
 
 
 def steadier(context: Context) -> Finding:

@@ -8,7 +8,7 @@ from sortnet.heads import Bilinear
 from sortnet.lab import paper
 from sortnet.lab.claims.finding import FAILS, HOLDS, OPEN, Check, Context, Finding, finding
 from sortnet.lab.experiments import benchmark as cost
-from sortnet.lab.experiments.benchmark import CASES, HEADS, BenchmarkVariant, Measurement
+from sortnet.lab.experiments.benchmark import CASES, HEADS, Measurement
 from sortnet.lab.measure import Peak, Ratio, parameters
 from sortnet.lab.training import Machine
 from sortnet.networks import create_model
@@ -82,17 +82,6 @@ def bilinear_larger(context: Context) -> Finding:
     return finding(pool.out_features > 256 and counts[1] > counts[0], figures)
 
 
-def _head(machine: Machine, name: str) -> BenchmarkVariant:
-    """BigNet* with SORT, or with bilinear pooling in place of its head."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        sort = name == "SORT"
-        options = {**CASES["bignet"].options, **({} if sort else {"head": name})}
-        network = machine.place(create_model("bignet", 10, "sort" if sort else "sum", **options))
-    optimizer = machine.sgd(network.parameters(), lr=1e-6, momentum=0.9, decay=1e-4)
-    return BenchmarkVariant(name, network, optimizer=optimizer)
-
-
 def bilinear_slower(context: Context) -> Finding:
     """Training steps of BigNet*, the heads in turns with SORT."""
     machine = Machine.here(compile="off")
@@ -100,7 +89,7 @@ def bilinear_slower(context: Context) -> Finding:
     images = machine.images(torch.randn(batch, 3, 32, 32))
     labels = machine.labels(torch.randint(10, (batch,)))
     found = cost.time_in_turns(
-        [_head(machine, name) for name in HEADS],
+        [cost.create_variant(CASES["bignet"], machine, name) for name in HEADS],
         lambda variant: variant.step(machine, images, labels),
         7 if context.brief else 36,
     )

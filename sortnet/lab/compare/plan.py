@@ -141,27 +141,25 @@ def plan(
     shared |= {"pretrained": True} if pretrained else {}
     variants = _variants(fusions, shared, gate, where)
     base = find_recipe(recipe) if isinstance(recipe, str) else recipe
-    named = str(data) if isinstance(data, str | Path) else "own"
+    is_named = isinstance(data, str | Path)
     first = Run(
         start.network,
         base,
         variants[0].fusion,
-        named,
+        str(data) if is_named else "own",
         options=variants[0].options,
         validation=validation,
         evaluations=5,
         init=start.weights,
         precision=resolve_precision(precision, device),
     )
-    dataset = first.load(root) if isinstance(data, str | Path) else _own_data(data, validation)
-    first = replace(first, recipe=_lasting(base, steps, epochs, dataset))
-    if not isinstance(data, str | Path):
-        first = replace(first, data=dataset.name)
+    dataset = first.load(root) if is_named else _own_data(data, validation)
+    named = first.data if is_named else dataset.name
+    first = replace(first, data=named, recipe=_lasting(base, steps, epochs, dataset))
     if modelspec.is_function(start.network):
         made = function or modelspec.function(start.network)
         first = replace(first, name=_digest(made, start.network, len(dataset.classes)))
     place = f"runs/compare-{Path(dataset.name).name}-{first.id.split('/')[1]}"
-    is_named = isinstance(data, str | Path)
     return ComparisonPlan(
         variants, first, function, dataset, is_named, Path(out or place), Path(root), device
     )

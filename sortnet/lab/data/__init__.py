@@ -2,62 +2,33 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from sortnet.errors import UsageError
-from sortnet.lab.data import cifar, digits, folders, lcn, svhn
-from sortnet.lab.data.augment import Augmentation
-from sortnet.lab.data.batches import eval_batches, train_batches
-from sortnet.lab.data.dataset import Batch, Dataset, LoadOptions, Split
-from sortnet.lab.data.fetch import get
-from sortnet.lab.data.image_files import find_images, read_image
-from sortnet.lab.data.verify import Problem, check
+from sortnet.lab.data import cifar, digits, folders, svhn
+from sortnet.lab.data import lcn as lcn
+from sortnet.lab.data.augment import Augmentation as Augmentation
+from sortnet.lab.data.batches import eval_batches as eval_batches
+from sortnet.lab.data.batches import train_batches as train_batches
+from sortnet.lab.data.dataset import Batch as Batch
+from sortnet.lab.data.dataset import Dataset as Dataset
+from sortnet.lab.data.dataset import LoadOptions
+from sortnet.lab.data.dataset import Split as Split
+from sortnet.lab.data.fetch import get as get
+from sortnet.lab.data.image_files import find_images as find_images
+from sortnet.lab.data.image_files import read_image as read_image
+from sortnet.lab.data.verify import Problem as Problem
+from sortnet.lab.data.verify import check as check
 
-__all__ = [
-    "DATASETS",
-    "Augmentation",
-    "Batch",
-    "Dataset",
-    "Entry",
-    "Problem",
-    "Split",
-    "check",
-    "eval_batches",
-    "find",
-    "find_images",
-    "get",
-    "lcn",
-    "load",
-    "read_image",
-    "resolve",
-    "train_batches",
-]
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A dataset with a name.
-
-    Attributes:
-        title: Its name in print.
-        about: Its content in a line.
-        read: Reads it from the folder of all datasets.
-    """
-
-    title: str
-    about: str
-    read: Callable[[Path, LoadOptions], Dataset]
-
-
-DATASETS = {
-    "digits": Entry("Digits", "1,797 handwritten digits, comes with scikit-learn", digits.read),
-    "cifar10": Entry("CIFAR-10", "60,000 images of 32 x 32, 10 classes", cifar.read),
-    "cifar100": Entry("CIFAR-100", "60,000 images of 32 x 32, 100 classes", cifar.read),
-    "svhn": Entry("SVHN", "630,420 street numbers of 32 x 32, 10 digits", svhn.read),
-    "imagenet": Entry("ImageNet", "1,331,167 photographs, 1,000 classes", folders.imagenet),
-    "caltech256": Entry("Caltech-256", "29,780 photographs, 256 classes", folders.caltech256),
+DATASETS: dict[str, Callable[[Path, LoadOptions], Dataset]] = {
+    "digits": digits.read,
+    "cifar10": cifar.read,
+    "cifar100": cifar.read,
+    "svhn": svhn.read,
+    "imagenet": folders.imagenet,
+    "caltech256": folders.caltech256,
 }
+"""By name, the function that reads a dataset from the folder of all datasets."""
 
 
 def load(
@@ -86,7 +57,7 @@ def load(
     """
     options = LoadOptions(name, size, validation, preprocess)
     if name in DATASETS:
-        return DATASETS[name].read(Path(root), options)
+        return DATASETS[name](Path(root), options)
     if Path(resolve(name)).is_absolute():
         return folders.read(Path(name), options)
     raise UsageError(

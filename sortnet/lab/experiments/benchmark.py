@@ -19,21 +19,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from sortnet import modelspec
+from sortnet import files, modelspec
 from sortnet.blocks import Basic, PreActivation, TwoBranch
 from sortnet.errors import UsageError
 from sortnet.fusion import Fusion, kernels, sort
-from sortnet.lab import runs
-from sortnet.lab.measure import (
-    Peak,
-    Ratio,
-    machine_peak,
-    peak_bytes,
-    ratio,
-    saved_bytes,
-    side_by_side,
-    work,
-)
+from sortnet.lab import measure, runs
+from sortnet.lab.measure import Peak, Ratio, saved_bytes
 from sortnet.lab.training import Machine, description, resolve_device
 
 WARM_UP = 2
@@ -187,11 +178,11 @@ def time_in_turns(
     for function in functions:
         for _ in range(WARM_UP):
             function()
-    times = side_by_side(functions, rounds)
+    times = measure.side_by_side(functions, rounds)
     middles = [statistics.median(each) for each in times]
     return [
         VariantTiming(
-            variants[i], variants[j], ratio(times[i], times[j]), (middles[j], middles[i])
+            variants[i], variants[j], measure.ratio(times[i], times[j]), (middles[j], middles[i])
         )
         for i in range(bases, len(variants))
         for j in range(bases)
@@ -267,11 +258,11 @@ def measure_network(
 
     A compiled network is related to the sum both compiled and eager: either may be faster.
     """
-    variants = [_variant(case, machine, name) for name in ("sum", *against)]
+    variants = [create_variant(case, machine, name) for name in ("sum", *against)]
     size = modelspec.image_size(case.network)
     images = machine.images(torch.randn(case.batch, 3, size, size))
     labels = machine.labels(torch.zeros(case.batch, dtype=torch.long))
-    done = {c.name: case.batch * work(c.model, images[:1]).total for c in variants}  # type: ignore[arg-type]
+    done = {c.name: case.batch * measure.work(c.model, images[:1]).total for c in variants}  # type: ignore[arg-type]
     bases, compilation = 1, None
     if machine.compile:
         plain, *others = [_compiled(c, machine) for c in variants]
@@ -303,7 +294,8 @@ def measure_network(
             yield measured
 
 
-def _variant(case: BenchmarkCase, machine: Machine, name: str) -> BenchmarkVariant:
+def create_variant(case: BenchmarkCase, machine: Machine, name: str) -> BenchmarkVariant:
+    """Return a model with ``sum``, ``SORT``, the ``naive`` formula, or another head."""
     fusion = "sort" if name in ("SORT", "naive") else "sum"
     head: dict[str, Any] = {"head": name} if name in ("bilinear", "compact") else {}
     num_classes = None if modelspec.is_foreign(case.network) else 10
@@ -347,7 +339,7 @@ def _memory(
         assert isinstance(c.model, nn.Module)
         with kernels.using(c.mode), machine.autocast():
             saved.append(saved_bytes(c.model, images))
-        peak.append(peak_bytes(partial(c.step, machine, images, labels), machine.device))
+        peak.append(measure.peak_bytes(partial(c.step, machine, images, labels), machine.device))
     return (saved[0], saved[1]), (peak[0], peak[1])
 
 
@@ -412,7 +404,7 @@ def bench(plan: BenchmarkPlan, show: Callable[[str, int, int], None]) -> Iterato
         show: Called with the name of the next part, the number of parts done, and of all.
     """
     machine = Machine.here(compile="off", precision=plan.precision, device=plan.device)
-    peak = machine_peak(machine.device)
+    peak = measure.machine_peak(machine.device)
     started = time.time()
     found: list[Measurement] = []
     tasks = plan.tasks(machine, peak)
@@ -434,6 +426,4 @@ def bench(plan: BenchmarkPlan, show: Callable[[str, int, int], None]) -> Iterato
 def write(result: dict[str, Any], path: Path) -> None:
     """Store a benchmark's result."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(result, indent=1) + "\n")
-    part.replace(path)
+    files.write(path, json.dumps(result, indent=1) + "\n")

@@ -81,15 +81,7 @@ def _run(result: paper.PaperResult, **changes: Any) -> Run:  # noqa: ANN401
 def _cell(
     row: str, column: str, run: Run, metric: str = "error", place: str | None = None
 ) -> Cell:
-    """Return a cell with the paper's number for its run.
-
-    Arguments:
-        row: Its row's heading.
-        column: Its column's.
-        run: The run that fills it.
-        metric: Which figure of the run it is.
-        place: The table of the paper that counts; the latest one without it.
-    """
+    """Return a cell with the paper's number for its run, in `place` or else the latest table."""
     printed = [each for each in paper_values(run, metric) if place in (None, each.place)]
     value = printed[0].value if printed else None
     return Cell(row, column, run, value, metric, dash=bool(printed) and value is None)

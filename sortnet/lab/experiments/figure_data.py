@@ -1,9 +1,8 @@
 """Measurements behind figures: gradients, second-order terms and first training steps."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from sortnet.fusion import kernels
-from sortnet.lab import data, measure, runs
+from sortnet.lab import data, measure
 from sortnet.lab.measure.gradients import gradient_correlation
 from sortnet.lab.recipes import RESNET, Recipe
 from sortnet.networks import Network, create_model, display
@@ -55,7 +54,7 @@ class Correlation:
     by_seed: tuple[tuple[float, ...], ...]
 
     @property
-    def mean(self) -> dict[int, float | None]:
+    def mean(self) -> dict[int, float]:
         """The mean over all lags, by seed."""
         return {seed: sum(row) / len(row) for seed, row in enumerate(self.by_seed)}
 
@@ -91,19 +90,20 @@ def correlation(seeds: int = 6) -> dict[str, Any]:
     }
 
 
-def activity(directories: Sequence[str | Path] = (), root: str | Path = "data") -> dict[str, Any]:
+def activity() -> dict[str, Any]:
     """Return the second-order term's share of the output and how often it is nonzero, by block.
 
-    Arguments:
-        directories: Runs whose trained networks are measured on their training images; by default
-            the paper's small networks at initialization, on digits.
-        root: The directory of all data sets.
+    Of the paper's small networks at initialization, on digits.
     """
-    shown = _trained(directories, root) if directories else _first()
-    with kernels.using("plain"):
-        found = {name: measure.activity(network, images) for name, network, images in shown}
+    images, found = digits()[0][:IMAGES], {}
+    with torch.random.fork_rng(), kernels.using("plain"):
+        torch.manual_seed(0)
+        for name, options in NETWORKS.items():
+            title = display(name, "sort", branched="branched" in options)
+            network = create_model(name, 10, "sort", **options).train()
+            found[title] = measure.activity(network, images)
     return {
-        "about": "trained networks" if directories else "first weights, on digits",
+        "about": "first weights, on digits",
         "series": [
             {"name": name, "share": [p.share for p in parts], "active": [p.active for p in parts]}
             for name, parts in found.items()
@@ -162,23 +162,3 @@ def _steps(
         losses.append(round(loss.item(), 4))
         growths.append(round(max(float(n / f) for n, f in zip(norms, first, strict=True)), 4))
     return losses, growths
-
-
-def _first() -> Iterator[tuple[str, Network, Tensor]]:
-    images, _ = digits()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        for name, options in NETWORKS.items():
-            title = display(name, "sort", branched="branched" in options)
-            yield title, create_model(name, 10, "sort", **options).train(), images[:IMAGES]
-
-
-def _trained(
-    directories: Sequence[str | Path], root: str | Path
-) -> Iterator[tuple[str, nn.Module, Tensor]]:
-    for directory in directories:
-        run = runs.read(directory)
-        dataset = run.load(root)
-        network, _ = runs.load(directory)
-        batch = next(data.eval_batches(dataset, dataset.train, batch=IMAGES))
-        yield f"{run.title}, {run.data}, seed {run.seed}", network, batch.images

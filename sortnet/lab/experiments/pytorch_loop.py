@@ -6,7 +6,6 @@ in a DataLoader with workers, a network in PyTorch's default layout and float32,
 
 import statistics
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from sortnet.lab import measure
 from sortnet.lab.data import Dataset
 from sortnet.lab.data.dataset import InMemorySplit
 from sortnet.lab.experiments.benchmark import CASES, BenchmarkCase
-from sortnet.lab.measure import Ratio
 from sortnet.lab.recipes import DEFAULTS
 from sortnet.lab.training import Trainer, description
 from sortnet.lab.training.hardware import cores
@@ -29,23 +27,6 @@ from sortnet.networks import create_model
 IMAGES = 5_000
 STEPS = 10
 """Steps per turn; meanwhile the other loop's workers fill their queue, in its favor."""
-
-
-@dataclass(frozen=True)
-class Against:
-    """A network trained in two ways.
-
-    Attributes:
-        network: Its name in tables.
-        batch: Images in a step.
-        images: Images a second, of ours and of the usual way.
-        speedup: How many times as fast ours is.
-    """
-
-    network: str
-    batch: int
-    images: tuple[float, float]
-    speedup: Ratio
 
 
 def against_pytorch(
@@ -73,19 +54,12 @@ def against_pytorch(
         "precision": precision,
         "rounds": rounds,
         "workers": cores(),
-        "measurements": [
-            {
-                "network": one.network,
-                "batch": one.batch,
-                "images": [round(x, 1) for x in one.images],
-                "speedup": {k: round(v, 3) for k, v in vars(one.speedup).items()},
-            }
-            for one in found
-        ],
+        "measurements": found,
     }
 
 
-def _measured(case: BenchmarkCase, rounds: int, precision: str) -> Against:
+def _measured(case: BenchmarkCase, rounds: int, precision: str) -> dict[str, Any]:
+    """Return images a second of both ways, and how many times as fast ours is."""
     dataset = _random_images()
     ours, theirs = _ours(case, dataset, precision), _usual(case, dataset)
     turns = [_turn(ours), _turn(theirs)]
@@ -93,7 +67,9 @@ def _measured(case: BenchmarkCase, rounds: int, precision: str) -> Against:
         turn()  # kernels are compiled, workers are started
     mine, usual = measure.side_by_side(turns, rounds)
     rates = [STEPS * case.batch / statistics.median(times) for times in (mine, usual)]
-    return Against(case.name, case.batch, (rates[0], rates[1]), measure.ratio(usual, mine))
+    speedup = {k: round(v, 3) for k, v in vars(measure.ratio(usual, mine)).items()}
+    images = [round(rate, 1) for rate in rates]
+    return {"network": case.name, "batch": case.batch, "images": images, "speedup": speedup}
 
 
 def _turn(steps: Iterator[None]) -> Callable[[], None]:

@@ -66,7 +66,8 @@ class ExperimentResults:
         """Experiment and size, and the precision if it is not float32."""
         name = f"{self.experiment.name}, size {self.size.name}"
         precisions = {cell.run.precision for cell in self.cells}
-        return name if len(precisions) != 1 else f"{name}{_unless_float32(*precisions)}"
+        other = len(precisions) == 1 and precisions != {"float32"}
+        return f"{name}, {precisions.pop()}" if other else name
 
     def cell(self, row: str | None, column: str) -> CellResults | None:
         """Return the cell of a row and column."""
@@ -96,10 +97,6 @@ class ExperimentResults:
             for (cell, base), difference in zip(pairs, found, strict=True)
             if difference is not None and difference.pairs > 1
         ]
-
-
-def _unless_float32(precision: str) -> str:
-    return "" if precision == "float32" else f", {precision}"
 
 
 def collect(

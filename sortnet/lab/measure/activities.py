@@ -1,6 +1,7 @@
 """The activity of second-order terms: their share of the output and how often they are nonzero."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -38,10 +39,21 @@ def activity(network: nn.Module, images: Tensor) -> list[Activity]:
         ['conv1.fusion', 'conv2.fusion', 'conv3.fusion']
     """
     found: dict[str, Activity] = {}
-    hooks = []
-    for name, module in network.named_modules():
-        if isinstance(module, Fusion) and module.second_order:
-            hooks.append(module.register_forward_hook(_watch(name, found)))
+
+    def record(name: str, fusion: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        assert isinstance(fusion, Fusion)
+        a, b = inputs
+        term = fuse(a, b, fusion.second_order, fusion.eps, fusion.gate)
+        rest = (output - term).abs().sum()
+        size = term.abs().sum()
+        both = ((a > 0) & (b > 0)).float().mean()
+        found[name] = Activity(name, float(size / (size + rest)), float(both))
+
+    hooks = [
+        module.register_forward_hook(partial(record, name))
+        for name, module in network.named_modules()
+        if isinstance(module, Fusion) and module.second_order
+    ]
     try:
         with torch.no_grad():
             network(images)
@@ -49,19 +61,3 @@ def activity(network: nn.Module, images: Tensor) -> list[Activity]:
         for hook in hooks:
             hook.remove()
     return list(found.values())
-
-
-class _watch:  # noqa: N801
-    """Return a forward hook that records one fusion's activity."""
-
-    def __init__(self, name: str, found: dict[str, Activity]) -> None:
-        self.name, self.found = name, found
-
-    def __call__(self, fusion: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
-        assert isinstance(fusion, Fusion)
-        a, b = inputs
-        term = fuse(a, b, fusion.second_order, fusion.eps, fusion.gate)
-        rest = (output - term).abs().sum()
-        size = term.abs().sum()
-        both = ((a > 0) & (b > 0)).float().mean()
-        self.found[self.name] = Activity(self.name, float(size / (size + rest)), float(both))

@@ -87,15 +87,10 @@ class Stage:
     receptive_field: int | None
 
 
-def stages(network: Network, channels: int = 3) -> list[Stage]:
-    """Return the stages of a network.
-
-    Arguments:
-        network: As `create_model` gives it; it is not changed.
-        channels: The images' channels.
-    """
-    fields = receptive_fields(network, channels)
-    x = torch.empty(1, channels, network.size, network.size, device="meta")
+def stages(network: Network) -> list[Stage]:
+    """Return the stages of a network for RGB images, which is not changed."""
+    fields = receptive_fields(network)
+    x = torch.empty(1, 3, network.size, network.size, device="meta")
     rows = []
     for name, module in _on_meta(network).named_children():
         cost = work(module, x)
@@ -113,7 +108,7 @@ def _kind(module: nn.Module) -> str:
     return type(module).__name__
 
 
-def receptive_fields(network: Network, channels: int = 3) -> dict[str, int]:
+def receptive_fields(network: Network) -> dict[str, int]:
     """Return the receptive field after each stage, by the support of one response's gradient.
 
     The gradient of one response by the image is not zero where the response depends on it. For
@@ -129,16 +124,16 @@ def receptive_fields(network: Network, channels: int = 3) -> dict[str, int]:
     probe = _positive(network)
     fields: dict[str, int] = {}
     width = 2 * network.size
-    while missing := [name for name in _maps(network, channels) if name not in fields]:
+    while missing := [name for name in _maps(network) if name not in fields]:
         image = torch.ones(1, 1, network.size, width, dtype=torch.float64)
         fields |= _supports(probe, missing, image.requires_grad_())
         width *= 2
     return fields
 
 
-def _maps(network: Network, channels: int) -> list[str]:
+def _maps(network: Network) -> list[str]:
     """Return the stages whose responses have spatial positions."""
-    x = torch.empty(1, channels, network.size, network.size, device="meta")
+    x = torch.empty(1, 3, network.size, network.size, device="meta")
     names = []
     with torch.no_grad():
         for name, module in _on_meta(network).named_children():

@@ -8,8 +8,9 @@ from sortnet.errors import UsageError
 from sortnet.lab import runs
 from sortnet.lab.compare import FILE as FILE
 from sortnet.lab.compare import Answer
+from sortnet.lab.report.learning_curves import mean_curve
 from sortnet.lab.report.style import OTHERS, canvas, save, styled
-from sortnet.lab.runs.curves import finite
+from sortnet.lab.runs.curves import columns, finite
 
 VERDICTS = ("baseline", "helps", "hurts", "cannot tell")
 
@@ -71,9 +72,9 @@ def curves(answer: Answer, path: Path) -> list[Path]:
     figure, axes = canvas(1, 1, 6.4, 3.8)
     axis = axes[0, 0]
     for color, outcome in zip(OTHERS, answer.outcomes, strict=False):
-        rows = [runs.rows(Path(answer.directory) / run) for run in outcome.runs.values()]
+        found = [columns(runs.rows(Path(answer.directory) / run)) for run in outcome.runs.values()]
         for split, style in (("train", ":"), ("validation", "-")):
-            drawn = _mean([[r for r in own if r["split"] == split] for own in rows])
+            drawn = mean_curve([own.get(split, {"step": []}) for own in found])
             if drawn is not None:
                 x, mean, spread = drawn
                 label = f"{outcome.label}, {split}"
@@ -82,16 +83,3 @@ def curves(answer: Answer, path: Path) -> list[Path]:
     axis.set(xlabel="step", ylabel="error (%)", ylim=(0, None))
     axis.legend()
     return save(figure, path)
-
-
-def _mean(seeds: list[list[dict[str, Any]]]) -> tuple[Any, Any, Any] | None:
-    """Steps, mean and deviation over seeds, as far as all of them came."""
-    import numpy as np
-
-    length = min((len(rows) for rows in seeds), default=0)
-    if length == 0:
-        return None
-    errors = np.asarray([[row["error"] for row in rows[:length]] for rows in seeds])
-    spread = errors.std(0, ddof=1) if len(errors) > 1 else np.zeros(length)
-    steps = np.asarray([row["step"] for row in seeds[0][:length]], dtype=float)
-    return steps, errors.mean(0), spread

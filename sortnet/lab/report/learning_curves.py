@@ -8,6 +8,7 @@ from sortnet.errors import UsageError
 from sortnet.lab.experiments.results import CellResults, ExperimentResults
 from sortnet.lab.report.style import COLORS, GREY, canvas, save, styled
 from sortnet.lab.runs import RunRecord
+from sortnet.lab.runs.curves import Curve
 from sortnet.lab.statistics import summary
 
 COLUMNS = 3
@@ -58,7 +59,8 @@ def _panel(axis: Any, pair: tuple[CellResults, CellResults]) -> None:  # noqa: A
     low, high, last, below, top = 100.0, 0.0, 1.0, 0.0, 0.0
     for fusion, cell in (("sum", plain), ("sort", second)):
         for split in ("train", "validation"):
-            drawn = _mean(_drawable(cell), split)
+            records = _drawable(cell)
+            drawn = mean_curve([r.curves[split] for r in records if split in r.curves])
             if drawn is None:
                 continue
             x, mean, spread = drawn
@@ -80,17 +82,14 @@ def _panel(axis: Any, pair: tuple[CellResults, CellResults]) -> None:  # noqa: A
         spine.set(visible=True, color=GREY, linewidth=0.6)
     axis.indicate_inset_zoom(inset, edgecolor=GREY, linewidth=0.6, alpha=0.8)
     top = max(top, below / (INSET - 0.06))  # the inset must not hide the curves under it
-    axis.set(xlim=(0, last), ylim=(0, top), xlabel=_unit(last))
+    axis.set(xlim=(0, last), ylim=(0, top), xlabel="steps")
     axis.set_yticks([tick for tick in axis.get_yticks() if tick <= min(100, top)])
     titles = [f"{one.cell.row}: {_final(one)}" for one in pair]
     axis.set_title(f"{plain.cell.column}\n{titles[0]}, {titles[1]}", fontsize=8)
     if last >= 2000:
+        axis.set_xlabel("steps (thousands)")
         ticks = [tick for tick in axis.get_xticks() if 0 <= tick <= last]
         axis.set_xticks(ticks, [f"{tick / 1000:g}" for tick in ticks])
-
-
-def _unit(last: float) -> str:
-    return "steps (thousands)" if last >= 2000 else "steps"
 
 
 def _draw(axis: Any, drawn: tuple[Any, Any, Any], fusion: str, split: str) -> None:  # noqa: ANN401
@@ -100,17 +99,16 @@ def _draw(axis: Any, drawn: tuple[Any, Any, Any], fusion: str, split: str) -> No
     axis.fill_between(x, mean - spread, mean + spread, color=COLORS[fusion], alpha=0.15, lw=0)
 
 
-def _mean(records: Sequence[RunRecord], split: str) -> tuple[Any, Any, Any] | None:
-    """Return steps, mean and deviation over seeds, as far as all of them go."""
+def mean_curve(curves: Sequence[Curve]) -> tuple[Any, Any, Any] | None:
+    """Return steps, mean error and deviation over seeds, as far as all of them go."""
     import numpy as np
 
-    found = [one.curves[split] for one in records if split in one.curves]
-    if not found:
+    length = min((len(curve["step"]) for curve in curves), default=0)
+    if length == 0:
         return None
-    length = min(len(curve["step"]) for curve in found)
-    values = np.asarray([curve["error"][:length] for curve in found], dtype=float)
+    values = np.asarray([curve["error"][:length] for curve in curves], dtype=float)
     spread = values.std(0, ddof=1) if len(values) > 1 else np.zeros(length)
-    return np.asarray(found[0]["step"][:length], dtype=float), values.mean(0), spread
+    return np.asarray(curves[0]["step"][:length], dtype=float), values.mean(0), spread
 
 
 def _boundaries(one: RunRecord) -> list[int]:

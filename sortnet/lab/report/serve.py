@@ -30,14 +30,13 @@ class Server(ThreadingHTTPServer):
     Arguments:
         directories: Where the runs are.
         port: Of 127.0.0.1; 0 takes a free one.
-        title: The page's heading.
     """
 
     daemon_threads = True
     request_queue_size = CONNECTIONS
 
-    def __init__(self, directories: Sequence[Path], port: int, title: str) -> None:
-        self.directories, self.title, self.lock = directories, title, Lock()
+    def __init__(self, directories: Sequence[Path], port: int) -> None:
+        self.directories, self.lock = directories, Lock()
         self.free = BoundedSemaphore(CONNECTIONS)
         try:
             super().__init__((HOST, port), Handler)
@@ -102,8 +101,8 @@ class Server(ThreadingHTTPServer):
             except (ValueError, OSError) as error:  # the runs may have gone
                 return HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", str(error)
         if path == "/":
-            return HTTPStatus.OK, "text/html", page.render(content, self.title, live=True)
-        data = page.embedded(content | {"title": self.title, "live": True})
+            return HTTPStatus.OK, "text/html", page.render(content, page.TITLE, live=True)
+        data = page.embedded(content | {"title": page.TITLE, "live": True})
         return HTTPStatus.OK, "application/json", data
 
 
@@ -140,17 +139,13 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def serve(
-    directories: Sequence[Path],
-    port: int = 0,
-    title: str = page.TITLE,
-    ready: Callable[[str], None] = print,
+    directories: Sequence[Path], port: int = 0, ready: Callable[[str], None] = print
 ) -> None:
     """Serve the page until Ctrl-C.
 
     Arguments:
         directories: Where the runs are.
         port: Of 127.0.0.1; 0 takes a free one.
-        title: The page's heading.
         ready: Called with the page's address once it can be opened.
 
     Raises:
@@ -158,7 +153,7 @@ def serve(
         OSError: The port is in use.
     """
     contents.find_all(directories)
-    with Server(directories, port, title) as server:
+    with Server(directories, port) as server:
         ready(server.url)
         try:
             server.serve_forever(poll_interval=0.1)

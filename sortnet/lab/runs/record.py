@@ -63,16 +63,6 @@ class RunRecord:
     curves: Mapping[str, Curve] = field(default_factory=dict)
 
     @property
-    def precision(self) -> str:
-        """What its convolutions computed in."""
-        return self.run.precision
-
-    @property
-    def commit(self) -> str:
-        """The commit of the code that trained it; empty if unknown."""
-        return str(self.machine.get("commit") or "")
-
-    @property
     def classes(self) -> tuple[str, ...]:
         """The names of the classes."""
         return tuple(str(name) for name in self.data.get("classes") or ())

@@ -268,7 +268,7 @@ def supersede(folder: Path, step: int) -> None:
 def prune(folder: Path, keep: int, best: int | None) -> None:
     """Remove all but the newest intact checkpoints and the best one.
 
-    Damaged ones do not count and are set aside.
+    Damaged ones do not count and are set aside. What processes left that were killed is removed.
 
     Arguments:
         folder: Directory of all checkpoints.
@@ -286,11 +286,6 @@ def prune(folder: Path, keep: int, best: int | None) -> None:
             kept += 1
         except CheckpointDamaged:
             files.set_aside(path)
-    remove_leftovers(folder)
-
-
-def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary directories of processes that were killed here."""
     for leftover in (*folder.glob(".writing-*"), *folder.glob(".removed-*")):
         shutil.rmtree(leftover, ignore_errors=True)
 

@@ -1,6 +1,5 @@
 """What determines a run's bits besides its configuration, and whether that allows resuming."""
 
-from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -57,7 +56,10 @@ def check_resumable(trainer: "Trainer", found: checkpoint.Checkpoint) -> None:
     if trainer.options.allow_mismatch:
         return
     now = describe(trainer.machine, trainer.distributed, trainer.dataset)
-    for name, then, value in _changes(found.environment, now, trainer.dataset):
+    for name, value in now.items():
+        then = found.environment.get(name, value)  # older versions did not write all of them
+        if then == value or (name == "data" and then == trainer.dataset.old_fingerprint):
+            continue
         if name == "processes" and isinstance(value, int):
             _check_processes(trainer, found, then)
             continue
@@ -65,24 +67,6 @@ def check_resumable(trainer: "Trainer", found: checkpoint.Checkpoint) -> None:
             f"{trainer.directory} was trained with {name} {then}, but here it is {value}: the"
             " result would differ; --allow-mismatch resumes anyway"
         )
-
-
-def _changes(
-    then: Mapping[str, Any], now: Mapping[str, Any], dataset: Dataset
-) -> Iterator[tuple[str, Any, Any]]:
-    """Yield name, old and new value of everything that changed.
-
-    Arguments:
-        then: Environment of the checkpoint. Entries that older versions did not write are skipped.
-        now: Environment of this process.
-        dataset: The data, whose fingerprint of older versions is accepted as well.
-    """
-    for name, value in now.items():
-        if name not in then or then[name] == value:
-            continue
-        if name == "data" and then[name] == dataset.old_fingerprint:
-            continue
-        yield name, then[name], value
 
 
 def _check_processes(trainer: "Trainer", found: checkpoint.Checkpoint, then: int) -> None:

@@ -81,7 +81,6 @@ def evaluate(
     splits: int = 10,
     seed: int = 0,
     *,
-    c: float = 10.0,
     show: Show | None = None,
 ) -> Transfer:
     """Train and test LIBLINEAR on random splits (section 4.3).
@@ -92,7 +91,6 @@ def evaluate(
         per_class: Training images of each category; all others are for testing.
         splits: How many times they are drawn.
         seed: Of the splits.
-        c: The paper's slacking variable.
         show: Is told of the progress.
     """
     from sklearn.svm import LinearSVC
@@ -106,8 +104,8 @@ def evaluate(
     accuracies = []
     for split in range(splits):
         train, test = divided(labels, per_class, seed, split)
-        # Without an intercept and in the primal: what `liblinear -s 2 -c 10` does.
-        svm = LinearSVC(C=c, fit_intercept=False, dual=False)
+        # The paper's slacking variable; no intercept, in the primal: `liblinear -s 2 -c 10`.
+        svm = LinearSVC(C=10.0, fit_intercept=False, dual=False)
         svm.fit(rows[train], answers[train])
         right = torch.from_numpy(svm.predict(rows[test]) == answers[test]).double()
         count = torch.bincount(labels[test])
