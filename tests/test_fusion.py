@@ -52,6 +52,14 @@ def test_sort_is_symmetric_and_more_than_the_sum(values: list[tuple[float, float
     assert torch.equal(sort(a, torch.zeros_like(a)), a)
 
 
+def test_consistent_responses_are_rewarded() -> None:
+    """Section 3.2: of all a1 + a2 = a the equal ones give the largest response."""
+    a1 = torch.linspace(0, 2, 101, dtype=torch.float64)
+    y = sort(a1, 2 - a1)
+    assert y.argmax() == 50
+    assert y[0] == y[-1] == 2
+
+
 @pytest.mark.parametrize("name", FUSIONS)
 def test_gradients(name: str) -> None:
     fusion = Fusion(name)
@@ -69,6 +77,25 @@ def test_gradients_of_a_gate(gate: str) -> None:
     fused = lambda a, b, gate: torch.func.functional_call(fusion, {"gate": gate}, (a, b))  # noqa: E731
     assert gradcheck(fused, (a, b, fusion.gate))
     assert gradgradcheck(fused, (a, b, fusion.gate))
+
+
+def test_equation_2_in_closed_form() -> None:
+    a, b = branches(5, 7)
+    weight = torch.randn(5, 7, dtype=torch.float64)
+    by_a, by_b = torch.autograd.grad((sort(a, b) * weight).sum(), (a, b))
+    torch.testing.assert_close(by_a, weight * (1 + b))
+    torch.testing.assert_close(by_b, weight * (1 + a))
+
+
+def test_square_does_not_cross_branches_and_max_trains_one_of_them() -> None:
+    a, b = branches(50)
+    (by_b,) = torch.autograd.grad(
+        fuse(a, b, ("square",)).sum(), b, allow_unused=True, materialize_grads=True
+    )
+    assert (by_b == 0).all()
+    by_a, by_b = torch.autograd.grad(fuse(a, b, ("max",)).sum(), (a, b))
+    assert torch.equal(by_a + by_b, torch.ones_like(a))
+    assert (by_a * by_b == 0).all()
 
 
 EDGES = [0.0, -0.0, 1e-30, 6e-8, 1e-4, 1.0, 300.0, 1e4, -1e4]
@@ -217,6 +244,7 @@ def test_sort_is_resolved_by_the_block() -> None:
         (lambda: Fusion("sum", gate="zero", channels=3), "no second-order term"),
         (lambda: Fusion("sort", gate="half", channels=3), "there are zero, one"),
         (lambda: Fusion("sort", gate="one"), "channels"),
+        (lambda: Fusion("root", eps=0), "above 0"),
         (lambda: Fusion("sort", block="dense"), "there are branches, residual"),
         (lambda: sort(torch.ones(2, 3), torch.ones(3)), r"\(2, 3\) and \(3,\).* not broadcast"),
         (lambda: sort(torch.ones(2), torch.ones(1), "root"), "does not broadcast"),

@@ -229,6 +229,10 @@ def test_the_server_answers_only_this_machine(tmp_path: Path) -> None:
         status, _, text = server.answer("/data.json", "")
         stamp = json.loads(text)["stamp"]
         assert (status, server.answer("/data.json", stamp)[0]) == (200, 204)
+        for name in ("comparison.json", "claims.json", "cost.json"):
+            (tmp_path / name).write_text("{}")
+            assert server.stamp() != stamp
+            stamp = server.stamp()
         assert server.answer("/../etc/passwd", "")[0] == 404
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()

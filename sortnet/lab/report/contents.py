@@ -38,6 +38,9 @@ EVENTS = 200
 VERDICTS = ("holds", "does not hold", "not decided")
 READ = ("run.json", "metrics.jsonl", "events.jsonl", "result.json", "mistakes.json")
 """The files of a run that the page depends on."""
+CLAIMS, COST = "claims.json", "cost.json"
+BESIDE = (comparison.FILE, CLAIMS, COST)
+"""Files next to the runs that the page shows."""
 BROKEN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
 """What reading a file raises that does not hold what it should."""
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -112,8 +115,8 @@ def gather(directories: Sequence[Path]) -> Json:
         "classes": [list(names) for names in classes],
         "differences": groups.differences(configurations, settings),
         "comparisons": _beside(directories, comparison.FILE, comparison.read, problems),
-        "claims": _beside(directories, "claims.json", claims, problems),
-        "cost": _beside(directories, "cost.json", _cost, problems),
+        "claims": _beside(directories, CLAIMS, claims, problems),
+        "cost": _beside(directories, COST, _cost, problems),
         "faults": problems.found,
     }
 

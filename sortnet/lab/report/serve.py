@@ -78,7 +78,7 @@ class Server(ThreadingHTTPServer):
         """Return a value that changes whenever the page's contents do."""
         found = contents.find_all(self.directories)
         stamps = [(str(directory), contents.stamp(directory)) for directory in found]
-        for name in ("claims.json", "cost.json"):
+        for name in contents.BESIDE:
             beside = [directory / name for directory in self.directories]
             stamps += [(str(p), ((p.stat().st_mtime_ns, 0),)) for p in beside if p.is_file()]
         return hashlib.sha256(repr(stamps).encode()).hexdigest()[:16]
