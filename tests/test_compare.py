@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import sortnet
 from sortnet.cli import main
 from sortnet.errors import UsageError
-from sortnet.lab import compare as room
+from sortnet.lab import compare as comparison
 from sortnet.lab import runs, sequential
 from sortnet.lab.compare import answer as judge
 from sortnet.lab.compare.plan import plan
@@ -102,7 +102,7 @@ def hugging_face(num_classes: int) -> nn.Module:
     return transformers.ResNetForImageClassification(config)  # type: ignore[no-any-return]
 
 
-def small(model: Any, data: Any, out: Path, **options: Any) -> room.Answer:  # noqa: ANN401
+def small(model: Any, data: Any, out: Path, **options: Any) -> comparison.Answer:  # noqa: ANN401
     given: dict[str, Any] = {"recipe": RECIPE, "seeds": 1, "cost": False}
     given |= {"precision": "float32", **options}
     return sortnet.compare(model, data, out=out, **given)
@@ -270,7 +270,7 @@ def test_seeds_are_added_until_the_interval_decides(
         asked.append(run.seed)
         return 5.0 + 0.1 * (run.seed % 3) if run.fusion == "sort" else 10.0
 
-    monkeypatch.setattr(room, "_error", error)
+    monkeypatch.setattr(comparison, "_error", error)
     data = (Pairs(20), Pairs(10))
     found = small(Looping, data, tmp_path, until_decided=True, max_seeds=6)
     assert found.outcomes[1].verdict == "helps"
@@ -288,7 +288,7 @@ def test_one_seed_and_what_only_this_process_knows_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compare", "lenet", "--data", "digits", "--branched", "--seeds", "1"]) == 2
-    assert capsys.readouterr().err.startswith("sortnet: --seeds is 1, which has no interval; 3 ")
+    assert capsys.readouterr().err.startswith("sortnet: --seeds is 1, which gives no interval; ")
     with pytest.raises(UsageError, match="finds a model and data by their names only"):
         small(Looping, (Pairs(20), Pairs(10)), tmp_path, train_all=lambda *_: {})
 

@@ -87,7 +87,7 @@ def info(choice: Chosen) -> None:
 
 
 def _summary(choice: Choice, network: "nn.Module", plain: "nn.Module") -> None:
-    """Print what is known of a model that is not the paper's."""
+    """Print the size and the sites of a model that is not one of the paper's."""
     import torch
 
     from sortnet import modelspec, surgery
@@ -144,7 +144,7 @@ def bench(
         parts: Also measure the op, the blocks and the bilinear heads (eager only).
         json: File for all measurements.
         figure: Figure of the networks' ratios, as .svg and .png.
-        precision: Precision of convolutions; auto: bfloat16 where the hardware has it.
+        precision: Dtype of convolutions; auto: bfloat16 if the hardware has it.
         device: Device to measure; auto: the accelerator if there is one.
     """
     from rich.console import Console
@@ -227,7 +227,7 @@ def sortify(
     dry_run: bool = False,
     output: Annotated[Path, tyro.conf.arg(aliases=["-o"])] = Path("sortified.safetensors"),
 ) -> None:
-    """Put SORT into any model: fuse its branches by another operation than addition.
+    """Convert any model to SORT: replace the additions where two branches meet.
 
     $ sortnet sortify torchvision:resnet50 --dry-run
     $ sortnet sortify timm:convnext_tiny --where 'stages.3.*' --gate zero
@@ -239,7 +239,7 @@ def sortify(
         model: resnet20, torchvision:resnet18, timm:resnet10t, package.module:function, or a run.
         where: A pattern over the names of the sites to change; default: all sites.
         fusion: Terms joined by + (sum max prod root square), or sort.
-        gate: Weight the second-order term by a learnable number per channel.
+        gate: Multiply the second-order term by a learnable number per channel; its initial value.
         weights: A safetensors file, a state dict or a run with the model's weights; default: new
             weights.
         pretrained: Download the weights that torchvision or timm offers.
