@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Browser, lines, quiet, started
+from browser import Browser, assert_no_errors, drawn_lines, launch
 from hypothesis import given
 from hypothesis import strategies as st
 from made_runs import make, resnet
@@ -18,7 +18,7 @@ from sortnet.lab.runs.curves import extremes
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    yield from started()
+    yield from launch()
 
 
 def test_fifty_runs_are_small_and_quick(browser: Browser, tmp_path: Path) -> None:
@@ -35,8 +35,8 @@ def test_fifty_runs_are_small_and_quick(browser: Browser, tmp_path: Path) -> Non
     start = time.monotonic()
     browser.open((tmp_path / "report.html").as_uri())
     assert time.monotonic() - start < 10
-    assert len(lines(browser)) == 2
-    quiet(browser)
+    assert len(drawn_lines(browser)) == 2
+    assert_no_errors(browser)
 
 
 def test_a_row_for_every_step_keeps_its_spike(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ VERDICTS = ("baseline", "helps", "hurts", "cannot tell")
 
 
 def read(value: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What the page shows of a comparison.json."""
+    """Return what the page shows of a comparison.json."""
     steps, seeds = int(value["steps"]), int(value["seeds"])
     about = f"{seeds} seeds, {steps:,} steps of {int(value['batch'])} images"
     return [
@@ -66,7 +66,7 @@ def curves(answer: Answer, path: Path) -> list[Path]:
 
     Arguments:
         answer: The comparison.
-        path: Where to draw.
+        path: The figure, without suffix.
     """
     figure, axes = canvas(1, 1, 6.4, 3.8)
     axis = axes[0, 0]
@@ -85,7 +85,7 @@ def curves(answer: Answer, path: Path) -> list[Path]:
 
 
 def _mean(seeds: list[list[dict[str, Any]]]) -> tuple[Any, Any, Any] | None:
-    """Steps, mean and deviation over seeds, as far as all of them came."""
+    """Return steps, mean and deviation over seeds, up to the last step that all seeds have."""
     import numpy as np
 
     length = min((len(rows) for rows in seeds), default=0)

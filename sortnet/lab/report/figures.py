@@ -120,8 +120,8 @@ def correlation(measured: Mapping[str, Any], path: Path) -> list[Path]:
     """Draw the autocorrelation of gradients along a line, by distance and by depth.
 
     Arguments:
-        measured: As `sortnet.lab.experiments.figure_data.correlation` gives it.
-        path: Where to draw.
+        measured: The result of `sortnet.lab.experiments.figure_data.correlation`.
+        path: The figure, without suffix.
     """
     networks = list(dict.fromkeys(series["name"] for series in measured["series"]))
     figure, axes = canvas(1, len(networks) + 1, 2.35 * (len(networks) + 1), 2.6)
@@ -172,8 +172,8 @@ def activity(measured: Mapping[str, Any], path: Path) -> list[Path]:
     """Draw the activity of the second-order term, block by block.
 
     Arguments:
-        measured: As `sortnet.lab.experiments.figure_data.activity` gives it.
-        path: Where to draw.
+        measured: The result of `sortnet.lab.experiments.figure_data.activity`.
+        path: The figure, without suffix.
     """
     figure, axes = canvas(1, 2, 7.2, 2.7)
     for i, series in enumerate(measured["series"]):
@@ -198,8 +198,8 @@ def growth(measured: Mapping[str, Any], path: Path) -> list[Path]:
     """Draw how the first steps change loss and weights.
 
     Arguments:
-        measured: As `sortnet.lab.experiments.figure_data.growth` gives it.
-        path: Where to draw.
+        measured: The result of `sortnet.lab.experiments.figure_data.growth`.
+        path: The figure, without suffix.
     """
     figure, axes = canvas(1, 2, 7.2, 2.7)
     for i, series in enumerate(measured["series"]):

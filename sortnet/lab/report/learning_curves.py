@@ -12,9 +12,9 @@ from sortnet.lab.statistics import summary
 
 COLUMNS = 3
 ZOOM = 0.6
-"""The inset shows what comes after this part of the training."""
+"""The inset shows training after this fraction of the steps."""
 INSET = 0.44
-"""Where it begins, from below."""
+"""Lower edge of the inset, as a fraction of the axis."""
 
 
 @styled
@@ -101,7 +101,7 @@ def _draw(axis: Any, drawn: tuple[Any, Any, Any], fusion: str, split: str) -> No
 
 
 def _mean(records: Sequence[RunRecord], split: str) -> tuple[Any, Any, Any] | None:
-    """Return steps, mean and deviation over seeds, as far as all of them go."""
+    """Return steps, mean and deviation over seeds, up to the last step that all seeds have."""
     import numpy as np
 
     found = [one.curves[split] for one in records if split in one.curves]
