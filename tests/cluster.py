@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 PATIENCE = 300.0
-"""Seconds after which something that should happen is taken to have failed."""
+"""Timeout in seconds."""
 NODES = ("node1", "node2")
 CONFIGURATION = """
 ClusterName=sortnet
@@ -187,10 +187,10 @@ def _free_ports(count: int) -> list[int]:
 
 
 def until(condition: Callable[[], bool], seconds: float = PATIENCE) -> None:
-    """Wait for something to happen."""
+    """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.1)
 
 

@@ -42,7 +42,7 @@ def outcome(directory: Path) -> dict[str, bytes]:
 
 
 def live(out: Path, moment: int = -1) -> int | None:
-    process = CONTEXT.Process(target=survivors.live, args=(out, moment))
+    process = CONTEXT.Process(target=survivors.train_until_killed, args=(out, moment))
     process.start()
     process.join()
     return process.exitcode
@@ -120,7 +120,7 @@ def test_a_signal_saves_and_exits(tmp_path: Path, number: signal.Signals) -> Non
     newest, _ = checkpoint.latest(directory / "checkpoints")
     assert newest is not None
     lines = runs.examine(directory)
-    assert f"would go on at step {newest.step:,} of 7,000" in lines
+    assert f"would resume at step {newest.step:,} of 7,000" in lines
     assert "not in use" in lines
     assert runs.events(directory)[-1]["event"] == "stop"
 
