@@ -191,7 +191,7 @@ def test_verdicts() -> None:
         "hurts": ([11.0, 12.1, 11.4], r"hurts by 0\.75 to 1\.25 points"),
         "unclear": ([9.0, 12.0, 10.4], r"between -2\.52 and \+2\.45 .* need about 34 seeds"),
         "precise": ([10.01, 10.99, 10.5], "half a point would probably have been found"),
-        "two": ([9.0, 9.9], "2 seeds decide nothing, 3 are the least"),
+        "two": ([9.0, 9.9], "2 seeds decide nothing, at least 3 are needed"),
         "lost": ([9.0, None, 9.5], "it diverged on 1 of 3 seeds"),
     }
     for name, (values, says) in cases.items():
@@ -289,7 +289,7 @@ def test_one_seed_and_what_only_this_process_knows_are_refused(
 ) -> None:
     assert main(["compare", "lenet", "--data", "digits", "--branched", "--seeds", "1"]) == 2
     assert capsys.readouterr().err.startswith("sortnet: --seeds is 1, which gives no interval; ")
-    with pytest.raises(UsageError, match="finds a model and data by their names only"):
+    with pytest.raises(UsageError, match="finds a model and data only by name"):
         small(Looping, (Pairs(20), Pairs(10)), tmp_path, train_all=lambda *_: {})
 
 
@@ -306,7 +306,7 @@ def test_the_answer_in_every_form(
     for line in told.splitlines():
         assert len(line) <= 80 or str(out) in line
     answer = json.loads(file.read_text())
-    assert answer["verdict"] == "cannot tell: 2 seeds decide nothing, 3 are the least"
+    assert answer["verdict"] == "cannot tell: 2 seeds decide nothing, at least 3 are needed"
     assert answer["verdict"] in told
     costs = [outcome["cost"] for outcome in answer["outcomes"]]
     assert costs[0]["parameters"] == costs[1]["parameters"]
@@ -383,7 +383,7 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path) -> None:
     data = (Pairs(20), Pairs(10))
     cases: list[tuple[Any, Any, dict[str, Any], str]] = [
         (chain, data, {}, "Sequential has no addition"),
-        (three, data, {}, r"returns \(2, 3\) for 2 images, and own-\w+ has 5 classes"),
+        (three, data, {}, r"returns \(2, 3\) for 2 images, but own-\w+ has 5 classes"),
         (restless, data, {}, "starts from other weights each time"),
         (Looping(5), data, {}, "the model is a Looping: give a name, or a function"),
         (Looping, Pairs(4), {}, "data is a Pairs: give a name, a folder, or a pair"),

@@ -98,7 +98,10 @@ def test_a_pattern_chooses_runs() -> None:
     [
         ({"name": "table5"}, "unknown experiment 'table5'; there are table1, "),
         ({"size_": "huge"}, "unknown size 'huge'; there are smoke, mini, paper"),
-        ({"only": "pets/*"}, "no run of table1 is like 'pets/\\*'; they are like digits/lenet-"),
+        (
+            {"only": "pets/*"},
+            "no run of table1 matches 'pets/\\*'; an example of a run is digits/",
+        ),
         ({"seeds": 0}, "seeds is 0, but must be 1 or more"),
     ],
 )

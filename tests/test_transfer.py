@@ -273,7 +273,7 @@ def test_wrong_input_is_one_line(net: Path, folder: Path, tmp_path: Path) -> Non
         assert "\n" not in str(caught.value)
 
     fails("category 'kind00' has 61 images, but 61 for training", per_class=61)
-    fails("0 splits", splits=0)
+    fails("splits is 0", splits=0)
     fails("LeNet\\*-SORT has no layer 'fc9'; there are conv1", layers=["fc9"])
     fails("unknown dataset 'caltech'", data="caltech")
     fails("caltech256 is not in", FileNotFoundError, data="caltech256", root=tmp_path)

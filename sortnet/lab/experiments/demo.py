@@ -1,4 +1,4 @@
-"""What `sortnet demo` compares: LeNet* with the sum and with SORT, on handwritten digits.
+"""The comparison of `sortnet demo`: LeNet* with the sum and with SORT, on handwritten digits.
 
 The recipe is the paper's for LeNet, shortened to 60 steps. Nothing was tuned for the outcome: the
 demo shows how a comparison works, and is no evidence for or against SORT.
