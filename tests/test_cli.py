@@ -1,4 +1,4 @@
-"""The command line as a user meets it."""
+"""The command line as a user sees it."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ import sortnet
 from sortnet.cli import COMMANDS, main
 from sortnet.cli.flags import Device
 from sortnet.lab import runs
-from sortnet.lab.experiments import benchmark as cost
+from sortnet.lab.experiments import benchmark
 from sortnet.lab.runs.execute import first_weights
 from sortnet.lab.sweep import process
 from sortnet.lab.sweep.job import Job
@@ -69,7 +69,7 @@ def flags(command: str) -> set[str]:
 
 
 def test_flags_are_those_we_mean() -> None:
-    """A flag that comes or goes does so on purpose."""
+    """A flag is added or removed only on purpose."""
     commands = (
         "demo compare list info train eval predict data doctor sortify export transfer reproduce"
     )
@@ -149,7 +149,7 @@ def test_a_device_that_is_not_there_is_a_mistake(
 def test_the_device_reaches_what_runs_a_network(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """PyTorch reports an accelerator that is not there: whatever used it would fail."""
+    """PyTorch reports an accelerator that does not exist, so any use of it fails."""
     accelerator = torch.device("xpu")
     monkeypatch.setattr(
         torch.accelerator, "current_accelerator", lambda check_available=False: accelerator
@@ -168,8 +168,10 @@ def test_the_device_reaches_what_runs_a_network(
     assert main(["eval", str(run), *cpu]) == 0
     assert main(["predict", str(run), str(image), *cpu]) == 0
     assert main(["transfer", str(run), "--data", "digits", "--probe", *cpu]) == 0
-    figures = tmp_path / "cost.json"
-    monkeypatch.setattr(cost.BenchmarkPlan, "tasks", lambda *_: {"the machine's peak alone": list})
+    figures = tmp_path / "benchmark.json"
+    monkeypatch.setattr(
+        benchmark.BenchmarkPlan, "tasks", lambda *_: {"the machine's peak alone": list}
+    )
     assert main(["bench", "lenet", "--json", str(figures), *cpu]) == 0
     assert json.loads(figures.read_text())["plan"]["device"] == "cpu"
     capsys.readouterr()
@@ -215,7 +217,7 @@ def test_sortify_shows_places_and_writes_weights(
 def test_a_defect_shows_its_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An error of numpy's inside a command is not the user's, whatever its type."""
+    """An error of numpy inside a command is not a usage error, whatever its type."""
 
     def broken(*_: object) -> None:
         np.zeros(3).reshape(2, 2)

@@ -201,7 +201,7 @@ def test_verdicts() -> None:
 
 
 def test_many_variants_need_stronger_evidence() -> None:
-    """What one comparison decides, two do not, once p is corrected."""
+    """A difference that decides one comparison does not decide several, once p is corrected."""
     base, better = [10.0, 11.0, 10.5], [9.2, 10.5, 10.05]
     assert judged(sum=base, sort=better)["sort"][1] == "helps"
     both = judged(sum=base, sort=better, other=[9.0, 12.0, 10.4], third=[9.4, 11.9, 10.2])

@@ -41,7 +41,7 @@ KINDS = {
 
 
 def test_every_number_of_the_paper_has_its_cell() -> None:
-    """But for what it cites: those networks are others' to train."""
+    """Except for the results that the paper cites from others."""
     own = Counter(r.value for r in paper.RESULTS if r.network in NETWORKS)
     cells = [EXPERIMENTS[f"table{i}"].cells for i in (1, 2, 3, 4)]
     assert Counter(cell.paper for table in cells for cell in table) == own
@@ -201,7 +201,7 @@ def until(condition: "object", seconds: float = 120.0) -> None:
     assert callable(condition)
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.1)
 
 

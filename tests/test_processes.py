@@ -25,13 +25,13 @@ LATE, STOP = 4, 8
 
 
 class Counted(Trainer):
-    """Writes down what each turn of the loop waits for: collectives, and reads of the device."""
+    """Records what each step of the loop waits for: collectives, and reads of the device."""
 
     device: StandIn
     turns: list[dict[str, Any]]
 
     def step(self, batch: Batch, save_due: bool = False) -> tuple[bool, bool]:
-        """Take a step; in the second process something comes up in two of them."""
+        """Take a step; in two of them, the second process is late or is asked to stop."""
         if self.turns:
             self.turns[-1]["waits"] = self.device.waits
         self.turns.append({"step": self.state.step, "collectives": [], "waits": 0})
@@ -58,10 +58,10 @@ def _trainer(device: StandIn, dataset: Dataset, directory: Path) -> Counted:
     return trainer
 
 
-def _live(rank: int, meeting: Path, directory: Path) -> None:
-    """Train until a signal comes, resume, evaluate; write down what was counted."""
+def _train_rank(rank: int, rendezvous: Path, directory: Path) -> None:
+    """Train until a signal is received, resume, evaluate; store the counts."""
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=meeting.as_uri(), rank=rank, world_size=2)
+    dist.init_process_group("gloo", init_method=rendezvous.as_uri(), rank=rank, world_size=2)
     with stand_in() as device:
         with pytest.raises(RuntimeError, match="allreduce: no backend for a tensor on the CPU"):
             dist.all_reduce(torch.ones(2))
@@ -85,7 +85,7 @@ def test_a_run_never_hands_the_group_a_tensor_of_the_cpu(tmp_path: Path) -> None
     """Rows, evaluation, a signal, checkpoints and resuming; a quiet step waits once."""
     context = multiprocessing.get_context("spawn")
     processes = [
-        context.Process(target=_live, args=(rank, tmp_path / "meeting", tmp_path))
+        context.Process(target=_train_rank, args=(rank, tmp_path / "rendezvous", tmp_path))
         for rank in range(2)
     ]
     for process in processes:

@@ -33,7 +33,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two configurations of two seeds, one run that diverged and one that goes on."""
+    """Two configurations of two seeds, one run that diverged and one that is not finished."""
     root = tmp_path_factory.mktemp("runs")
     for seed in range(2):
         make(root, resnet("sum", seed), level=8.3)
@@ -284,7 +284,7 @@ def test_stops_restarts_claims_and_differences(shown: Browser) -> None:
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Stored records of two data sets, those of SVHN without a validation split."""
+    """Stored records of two datasets; those of SVHN have no validation split."""
     root, results = tmp_path_factory.mktemp("many"), tmp_path_factory.mktemp("results")
     for data, level in (("cifar10", 8.0), ("svhn", 2.0)):
         for network in ("resnet20", "resnet32"):

@@ -9,9 +9,7 @@ from collections.abc import Callable, Sequence
 import tyro
 
 from sortnet import __version__
-from sortnet.cli import compare, train
-from sortnet.cli import models as look
-from sortnet.cli import reproduce as paper
+from sortnet.cli import compare, models, reproduce, train
 from sortnet.errors import Damaged, UsageError
 
 __all__ = ["COMMANDS", "main"]
@@ -19,20 +17,20 @@ __all__ = ["COMMANDS", "main"]
 COMMANDS: dict[str, Callable[..., None]] = {
     "demo": compare.demo,
     "compare": compare.compare,
-    "list": look.list_,
-    "info": look.info,
+    "list": models.list_,
+    "info": models.info,
     "train": train.train,
     "eval": train.eval_,
     "predict": train.predict,
     "data": train.data,
     "doctor": train.doctor,
-    "sortify": look.sortify,
+    "sortify": models.sortify,
     "export": train.export,
-    "transfer": paper.transfer,
-    "reproduce": paper.reproduce,
-    "claims": paper.claims,
-    "bench": look.bench,
-    "report": paper.report,
+    "transfer": reproduce.transfer,
+    "reproduce": reproduce.reproduce,
+    "claims": reproduce.claims,
+    "bench": models.bench,
+    "report": reproduce.report,
 }
 
 

@@ -104,10 +104,8 @@ def _summary(choice: Choice, network: "nn.Module", plain: "nn.Module") -> None:
     fused = sum(site.fusion != "sum" for site in found)
     print(f"{len(found)} sites where two branches meet, {fused} of them with another fusion")
     if choice.fusion != "sum":
-        learnt = measure.parameters(network) - measure.parameters(plain)
-        print(
-            f"{choice.fusion} adds to sum: {learnt:,} parameters, {total.fusion:,} multiply-adds"
-        )
+        added = measure.parameters(network) - measure.parameters(plain)
+        print(f"{choice.fusion} adds to sum: {added:,} parameters, {total.fusion:,} multiply-adds")
 
 
 def bench(
@@ -151,7 +149,7 @@ def bench(
     from rich.progress import Progress
     from rich.table import Table
 
-    from sortnet.lab.experiments import benchmark as cost
+    from sortnet.lab.experiments import benchmark
     from sortnet.lab.report import benchmark_tables as report
     from sortnet.lab.training import resolve_precision
 
@@ -160,8 +158,8 @@ def bench(
     if against == "pytorch":
         _against_pytorch(models or ("resnet20", "lenet"), rounds, precision, json)
         return
-    plan = cost.BenchmarkPlan(
-        models or tuple(cost.CASES),
+    plan = benchmark.BenchmarkPlan(
+        models or tuple(benchmark.CASES),
         rounds,
         compiled,
         against == "naive",
@@ -176,11 +174,11 @@ def bench(
         def show(name: str, done: int, total: int) -> None:
             progress.update(bar, description=name, completed=done, total=total)
 
-        for result in cost.bench(
+        for result in benchmark.bench(
             plan, show
         ):  # written after each part: an interruption loses one part
             if json is not None:
-                cost.write(result, json)
+                benchmark.write(result, json)
     for title, (heading, rows) in report.tables(result).items():
         table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
         for column in heading:

@@ -7,7 +7,7 @@ import torch
 from sortnet.heads import Bilinear
 from sortnet.lab import paper
 from sortnet.lab.claims.finding import FAILS, HOLDS, OPEN, Check, Context, Finding, finding
-from sortnet.lab.experiments import benchmark as cost
+from sortnet.lab.experiments import benchmark
 from sortnet.lab.experiments.benchmark import CASES, HEADS, BenchmarkVariant, Measurement
 from sortnet.lab.measure import Peak, Ratio, parameters
 from sortnet.lab.training import Machine
@@ -25,7 +25,7 @@ def _measured(networks: tuple[str, ...], rounds: int) -> list[Measurement]:
     return [
         found
         for name in networks
-        for found in cost.measure_network(CASES[name], machine, UNKNOWN, rounds, ("SORT",))
+        for found in benchmark.measure_network(CASES[name], machine, UNKNOWN, rounds, ("SORT",))
     ]
 
 
@@ -99,7 +99,7 @@ def bilinear_slower(context: Context) -> Finding:
     batch = CASES["bignet"].batch
     images = machine.images(torch.randn(batch, 3, 32, 32))
     labels = machine.labels(torch.randint(10, (batch,)))
-    found = cost.time_in_turns(
+    found = benchmark.time_in_turns(
         [_head(machine, name) for name in HEADS],
         lambda variant: variant.step(machine, images, labels),
         7 if context.brief else 36,

@@ -80,8 +80,8 @@ def _saved(subject: _Timed) -> int:
 
 def _stepping(subject: _Timed) -> Callable[[], None]:
     """Return a training step that leaves the weights unchanged: its learning rate is 0."""
-    learnt = [p for p in subject.model.parameters() if p.requires_grad]
-    optimizer = subject.machine.sgd(learnt, lr=0.0, momentum=0.9, decay=0.0)
+    trainable = [p for p in subject.model.parameters() if p.requires_grad]
+    optimizer = subject.machine.sgd(trainable, lr=0.0, momentum=0.9, decay=0.0)
     return lambda: subject.step(optimizer)
 
 

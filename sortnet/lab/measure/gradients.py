@@ -82,9 +82,9 @@ def autocorrelation(gradients: Tensor, lags: Sequence[int]) -> Tensor:
         >>> [f"{float(autocorrelation(x, [1]).abs()):.1f}" for x in (wave, noise)]
         ['1.0', '0.0']
     """
-    centred = gradients.double() - gradients.double().mean(0)
-    power = centred.square().sum(1).mean()
-    similar = [(centred[: len(centred) - k] * centred[k:]).sum(1).mean() for k in lags]
+    centered = gradients.double() - gradients.double().mean(0)
+    power = centered.square().sum(1).mean()
+    similar = [(centered[: len(centered) - k] * centered[k:]).sum(1).mean() for k in lags]
     return torch.stack(similar) / power
 
 

@@ -141,12 +141,12 @@ def _band(axis: Any, x: Sequence[float], rows: Sequence[Sequence[float]], fusion
     import numpy as np
 
     values = np.asarray(rows)
-    mean, colour = values.mean(0), COLORS[fusion]
+    mean, color = values.mean(0), COLORS[fusion]
     style = {"sum": "--", "sort": "-"}[fusion]
-    axis.plot(x, mean, style, color=colour, label={"sum": "sum", "sort": "SORT"}[fusion])
+    axis.plot(x, mean, style, color=color, label={"sum": "sum", "sort": "SORT"}[fusion])
     if len(values) > 1:
         spread = values.std(0, ddof=1)
-        axis.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.18, lw=0)
+        axis.fill_between(x, mean - spread, mean + spread, color=color, alpha=0.18, lw=0)
 
 
 def _by_depth(axis: Any, measured: Mapping[str, Any], networks: Sequence[str]) -> None:  # noqa: ANN401
