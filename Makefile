@@ -18,7 +18,7 @@ demo: $(STAMP)
 test: lint
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/pytest --numprocesses auto --dist worksteal -rs
 
-# the library with the oldest PyTorch that is supported, in an environment of its own
+# the library with the oldest supported PyTorch, in a separate environment
 OLDEST := .venv-oldest
 OLDEST_TESTS := private fusion fused oracle networks surgery sites export weights
 

@@ -1,4 +1,4 @@
-"""Does SORT help a model of your own, on a dataset of your own? All from Python.
+"""Test from Python whether SORT helps your model on your dataset.
 
 The dataset is any PyTorch dataset of (image, label); here it draws rings. The model is any
 function that returns a new module. Seeds, steps and images are few, so that this takes seconds;
@@ -63,7 +63,7 @@ def make_model(num_classes: int) -> nn.Module:
 
 
 def main(steps: int = 30, seeds: int = 3) -> str:
-    """Compare the sum with SORT; the verdict in words."""
+    """Compare the sum with SORT; return the verdict."""
     with tempfile.TemporaryDirectory() as out:
         answer = sortnet.compare(
             make_model,

@@ -52,7 +52,7 @@ def make_folder(folder: Path, images: int) -> None:
 
 
 def main(images: int = 60, steps: int = 120, out: Path | None = None) -> float:
-    """Draw, train, predict; return the test error in per cent."""
+    """Draw, train, predict; return the test error in percent."""
     with tempfile.TemporaryDirectory() as temporary:
         folder = (out or Path(temporary)) / "shapes"  # your folder
         make_folder(folder, images)

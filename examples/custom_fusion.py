@@ -34,7 +34,7 @@ FUSIONS: dict[str, FusionLike] = {"sum": "sum", "sort": "sort", "bounded": Bound
 
 
 def train(fusion: FusionLike, digits: data.Dataset, steps: int) -> float:
-    """Train a LeNet* for some steps; return the test error in per cent."""
+    """Train a LeNet* for some steps; return the test error in percent."""
     torch.manual_seed(0)  # the same initial weights for every fusion
     network = sortnet.create_model("lenet", num_classes=10, fusion=fusion, branched=True)
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.9)

@@ -50,14 +50,14 @@ def train(model: nn.Module, images: Tensor, labels: Tensor, steps: int) -> None:
 
 
 def accuracy(model: nn.Module, images: Tensor, labels: Tensor) -> float:
-    """Return the accuracy in per cent."""
+    """Return the accuracy in percent."""
     model.eval()
     with torch.inference_mode():
         return 100 * float((model(images).argmax(1) == labels).float().mean())
 
 
 def main(steps: int = 40) -> dict[str, float]:
-    """Train, convert, fine-tune; return the accuracies in per cent."""
+    """Train, convert, fine-tune; return the accuracies in percent."""
     torch.manual_seed(0)
     digits = data.load("digits")
     old, new = some(digits, digits.train, 0), some(digits, digits.train, 5)

@@ -2,7 +2,7 @@
 
 The network is the one that comes with sortnet, trained on CIFAR-10 with the sum. With zero gates
 its second-order terms start switched off, so that both forms start from the same outputs, and
-fine-tuning opens the gates as far as it helps. The real comparison takes CIFAR-10 and five seeds:
+fine-tuning learns the gates. The real comparison uses CIFAR-10 and five seeds:
 
 $ sortnet data get cifar10
 $ python examples/finetune_gates.py --data cifar10 --epochs 3 --seeds 5
@@ -29,7 +29,7 @@ def main(
     root: Path = Path("data"),
     out: Path | None = None,
 ) -> str:
-    """Convert, see that nothing has changed, and compare; the verdict in words."""
+    """Convert, check that the outputs are unchanged, and compare; return the verdict."""
     network, _ = sortnet.load(SHIPPED)
     gated = surgery.sortify(network, gate="zero")
     images = torch.randn(4, 3, 32, 32)

@@ -1,7 +1,7 @@
 """Second-order response fusion for PyTorch: y = F1 + F2 + g(F1 * F2).
 
 Names are imported on first use, so that ``import sortnet`` and ``sortnet --help`` do not wait for
-torch. `Run` and `train` belong to the laboratory, which needs ``pip install "sortnet[lab]"``.
+torch. `Run` and `train` belong to the lab, which needs ``pip install "sortnet[lab]"``.
 """
 
 from importlib import import_module

@@ -6,7 +6,7 @@ from sortnet.errors import MissingExtra, require_lab
 
 
 def main() -> int:
-    """Run a command, or say how to install what commands need."""
+    """Run a command, or print how to install the packages that commands need."""
     try:
         require_lab()
     except MissingExtra as error:

@@ -326,7 +326,7 @@ class Subsampled(Recomputed):
 
 
 def projection(conv: nn.Module, x: Tensor) -> Tensor | Branch:
-    """Compute ``conv(x)`` such that a fusion can recompute it."""
+    """Return the branch ``conv(x)``, which a fusion can recompute from x."""
     return Projected(conv, x) if isinstance(conv, nn.Conv2d) else conv(x)
 
 

@@ -4,7 +4,7 @@
 ``resnet20``                 a network of the paper, as `sortnet.create_model` takes it
 ``torchvision:resnet18``     a model of torchvision
 ``timm:resnet10t``           a model of timm
-``package.module:function``  a function of yours that returns a model
+``package.module:function``  your function that returns a model
 ============================ ==============================================================
 """
 
@@ -41,23 +41,25 @@ def create(
     pretrained: bool = False,
     **options: Any,  # noqa: ANN401
 ) -> nn.Module:
-    """Build a model by its name, with fresh weights from the global random state.
+    """Create a model by name, with new weights from the global random state.
 
-    With ``fusion="sum"`` it is the model that its library or function builds. Any other fusion is
-    put into a model that is not the paper's by `sortnet.sortify`, which keeps the weights.
+    With ``fusion="sum"`` it is the model as its library or function creates it. For any other
+    fusion, a model that is not from the paper is converted by `sortnet.sortify`, which keeps the
+    weights.
 
     Arguments:
-        spec: The model's name; see the table above.
-        num_classes: How many classes it has; the model's default without it. A function of yours
-            is called with ``num_classes=`` and ``in_chans=`` if it has such parameters.
-        in_chans: The images' channels.
+        spec: Name of the model; see the table above.
+        num_classes: Number of classes; by default the model's own. Your function is called with
+            ``num_classes=`` and ``in_chans=`` if it has such parameters.
+        in_chans: Channels of the images.
         fusion: Terms joined by ``+``, or ``sort``.
-        gate: ``zero`` or ``one``: weight the second-order term by a learnable number per channel.
-        where: A pattern over the sites where the fusion is put, as `sortnet.sortify` takes it.
-        size: The images' side.
-        pretrained: Download the weights that torchvision or timm offers; a function of yours is
-            called with ``pretrained=True``.
-        options: What else `sortnet.create_model` takes, for a network of the paper.
+        gate: ``zero`` or ``one``: multiply the second-order term by a learnable number per channel
+            with this initial value.
+        where: A pattern over the sites to fuse, as `sortnet.sortify` takes it.
+        size: Side of the images.
+        pretrained: Download the weights that torchvision or timm offers; your function is called
+            with ``pretrained=True``.
+        options: Further arguments of `sortnet.create_model`, for a network of the paper.
 
     Example:
         >>> net = create("torchvision:resnet18", num_classes=5, fusion="sort", where="layer4.*")
@@ -80,7 +82,7 @@ def create(
 def fused(
     model: nn.Module, fusion: str, gate: str | None, where: str | None, example: Tensor
 ) -> nn.Module:
-    """Put a fusion into a model; with ``sum`` it is the model itself."""
+    """Return the model converted to a fusion; with ``sum``, the model itself."""
     if fusion == "sum":
         return model
     with user_input():
@@ -88,14 +90,13 @@ def fused(
 
 
 def check(spec: str) -> None:
-    """Refuse what cannot be a model's name, without importing anything."""
+    """Raise if this cannot be the name of a model, without importing anything."""
     if ":" not in spec and spec not in NETWORKS:
         raise UsageError(
-            f"unknown network {spec!r}; {close(spec, list(NETWORKS))} A model is named like"
-            f" {EXAMPLES}"
+            f"unknown network {spec!r}; {close(spec, list(NETWORKS))} Use a name like {EXAMPLES}"
         )
     if ":" in spec and not PATTERN.fullmatch(spec):
-        raise UsageError(f"{spec!r} is no model's name; a model is named like {EXAMPLES}")
+        raise UsageError(f"{spec!r} is not the name of a model; use a name like {EXAMPLES}")
 
 
 def is_foreign(spec: str) -> bool:
@@ -104,12 +105,12 @@ def is_foreign(spec: str) -> bool:
 
 
 def is_function(spec: str) -> bool:
-    """Return True if a model is what a function of yours returns."""
+    """Return True if a model is created by the user's function."""
     return is_foreign(spec) and spec.partition(":")[0] not in ("torchvision", "timm")
 
 
 def title(spec: str, fusion: str = "sum", *, branched: bool = False) -> str:
-    """A model's name for people.
+    """Return the name of a model for display.
 
     Example:
         >>> title("lenet", "sort", branched=True), title("timm:resnet10t", "sort")
@@ -121,7 +122,7 @@ def title(spec: str, fusion: str = "sum", *, branched: bool = False) -> str:
 
 
 def image_size(spec: str) -> int:
-    """The side of the images that a model is made for; 224 where nothing is known."""
+    """Return the side of the images that a model expects; 224 if unknown."""
     if not is_foreign(spec):
         return NETWORKS[spec].size
     source, _, name = spec.partition(":")
@@ -132,7 +133,7 @@ def image_size(spec: str) -> int:
 
 
 def normalization(spec: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and deviation of the images that a model's weights were trained with, as published."""
+    """Return the published mean and deviation of the images a model was trained on."""
     source, _, name = spec.partition(":")
     if source == "timm":
         config = _timm(name).get_pretrained_cfg(name)
@@ -150,12 +151,12 @@ def _plain(
     pretrained: bool,
     options: Mapping[str, Any],
 ) -> nn.Module:
-    """Build a model with the sum."""
+    """Create a model with the sum."""
     if not is_foreign(spec):
         with user_input():
             return create_model(spec, num_classes, in_chans=in_chans, size=size, **options)
     if options:
-        raise UsageError(f"{spec} cannot be given {next(iter(options))!r}")
+        raise UsageError(f"{spec} has no option {next(iter(options))!r}")
     source, _, name = spec.partition(":")
     if source == "torchvision":
         return _from_torchvision(name, num_classes, in_chans, size, pretrained)
@@ -195,7 +196,7 @@ def _from_torchvision(
     options: dict[str, object] = {"weights": None}
     if num_classes is not None:
         options["num_classes"] = num_classes
-    if name in ("googlenet", "inception_v3"):  # they warn unless told how to start
+    if name in ("googlenet", "inception_v3"):  # they warn without this option
         options["init_weights"] = True
     if name in models.list_models(models.detection) + models.list_models(models.segmentation):
         options["weights_backbone"] = None
@@ -217,7 +218,7 @@ def load_fitting(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 
 
 def _timm(name: str) -> Any:  # noqa: ANN401
-    """Return timm's models, and see that one of that name is among them."""
+    """Import timm, and raise if it has no model with that name."""
     try:
         from timm import models
     except ImportError:
@@ -243,7 +244,7 @@ def _from_timm(
     return made
 
 
-# Your functions
+# User functions
 
 
 def function(spec: str) -> Callable[..., nn.Module]:
@@ -257,26 +258,28 @@ def function(spec: str) -> Callable[..., nn.Module]:
         found = getattr(found, part)
     if isinstance(found, nn.Module) or not callable(found):
         kind = "a model" if isinstance(found, nn.Module) else type(found).__name__
-        raise UsageError(f"{spec} is {kind}, and must be a function that returns a new model")
+        raise UsageError(f"{spec} is {kind}, but must be a function that returns a new model")
     return found  # type: ignore[no-any-return]
 
 
 def _imported(name: str) -> Any:  # noqa: ANN401
     """Import a module; one in the current directory is found as well."""
     if name.partition(".")[0] in sys.stdlib_module_names:  # a config file could name os:abort
-        raise UsageError(f"{name} is part of Python; a model is named like {EXAMPLES}")
+        raise UsageError(f"{name} is part of Python; use a name like {EXAMPLES}")
     if not {"", str(Path.cwd())} & set(sys.path):
         sys.path.append(str(Path.cwd()))
     try:
-        with torch.random.fork_rng():  # a module that builds a model must not change the seed's
+        with (
+            torch.random.fork_rng()
+        ):  # a module that creates a model must not change the random state
             return import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise UsageError(f"{name} does not import: {_first_line(error)}") from error
         raise UsageError(
-            f"there is no module {error.name!r}; a model is named like {EXAMPLES}"
+            f"there is no module {error.name!r}; use a name like {EXAMPLES}"
         ) from None
-    except (Exception, SystemExit) as error:  # whatever somebody's module may do
+    except (Exception, SystemExit) as error:  # a module may raise anything
         raise UsageError(f"{name} does not import: {_first_line(error)}") from error
 
 
@@ -287,23 +290,23 @@ def call(make: Callable[..., nn.Module], name: str, asked: Mapping[str, Any]) ->
 
     Arguments:
         make: The function, or a class.
-        name: What messages call it.
+        name: Its name in messages.
         asked: Arguments by name. ``pretrained`` may only be True if there is such a parameter.
     """
     parameters = _parameters(make)
     if asked.get("pretrained") and "pretrained" not in parameters:
-        raise UsageError(f"{name} has no parameter 'pretrained'; load the weights in it yourself")
+        raise UsageError(f"{name} has no parameter 'pretrained'; load the weights inside it")
     given = {k: v for k, v in asked.items() if k in parameters and v is not None}
     for parameter in parameters.values():
         variadic = parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         if parameter.default is parameter.empty and parameter.name not in given and not variadic:
             raise UsageError(
-                f"{name} needs the argument {parameter.name!r}; write a function that needs none"
-                " but num_classes"
+                f"{name} needs the argument {parameter.name!r}; write a function that needs at"
+                " most num_classes"
             )
     try:
         made = make(**given)
-    except Exception as error:  # whatever somebody's function may do
+    except Exception as error:  # a function may raise anything
         raise UsageError(f"{name} failed: {_first_line(error)}") from error
     if not isinstance(made, nn.Module):
         raise UsageError(f"{name} returned a {type(made).__name__}, not a torch.nn.Module")

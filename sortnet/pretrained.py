@@ -85,7 +85,7 @@ class Config:
         return modelspec.title(self.network, self.fusion, branched=branched)
 
     def create_model(self) -> nn.Module:
-        """Create the network, with new weights; a function of yours is imported for it."""
+        """Create the network with new weights; a user's function is imported for it."""
         return modelspec.create(
             self.network, len(self.classes), fusion=self.fusion, **self.options
         )
@@ -223,7 +223,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
         found = found["state_dict"]
     if not isinstance(found, dict) or not all(isinstance(x, Tensor) for x in found.values()):
-        raise UsageError(f"{path} is not a state dict: not all that it holds are tensors")
+        raise UsageError(f"{path} is not a state dict: it has entries that are not tensors")
     return dict(found)
 
 

@@ -1,4 +1,4 @@
-"""A report's page as a user sees it: Chromium without a window, driven by Playwright."""
+"""The report page in a real browser: headless Chromium, driven by Playwright."""
 
 import re
 import shutil
@@ -46,7 +46,7 @@ class Browser:
         """Wait for a condition."""
         end = time.monotonic() + PATIENCE
         while not condition():
-            assert time.monotonic() < end, "it did not happen"
+            assert time.monotonic() < end, "timed out"
             self.page.wait_for_timeout(20)
 
     def drag(self, start: float, end: float, y: float) -> None:
@@ -66,8 +66,8 @@ class Browser:
         self.page.keyboard.press(key)
 
 
-def started() -> Iterator[Browser]:
-    """A browser for the tests of a file, which are skipped where there is none."""
+def launch() -> Iterator[Browser]:
+    """Yield a browser for the tests of a file; without Chromium they are skipped."""
     if PROGRAM is None:
         absent("chromium is not on the PATH (Debian: apt install chromium)")
     with sync_playwright() as playwright:
@@ -78,8 +78,8 @@ def started() -> Iterator[Browser]:
         chromium.close()
 
 
-def box(browser: Browser, selector: str) -> tuple[float, float, float, float]:
-    """Left, top, width and height of an element, once it is in view."""
+def bounding_box(browser: Browser, selector: str) -> tuple[float, float, float, float]:
+    """Scroll an element into view and return its left, top, width and height."""
     element = browser.page.locator(selector).first
     element.evaluate("e => e.scrollIntoView({block: 'center', behavior: 'instant'})")
     found = element.bounding_box()
@@ -87,8 +87,8 @@ def box(browser: Browser, selector: str) -> tuple[float, float, float, float]:
     return found["x"], found["y"], found["width"], found["height"]
 
 
-def press(browser: Browser, selector: str) -> None:
-    left, top, width, height = box(browser, selector)
+def click(browser: Browser, selector: str) -> None:
+    left, top, width, height = bounding_box(browser, selector)
     browser.page.mouse.click(left + width / 2, top + height / 2)
 
 
@@ -98,16 +98,16 @@ def texts(browser: Browser, selector: str) -> list[str]:
     return found
 
 
-def lines(browser: Browser) -> list[str]:
-    """The identifiers of the curves that are drawn."""
+def drawn_lines(browser: Browser) -> list[str]:
+    """Return the identifiers of the curves that are drawn."""
     found: list[str] = browser.page.locator("#chart .line").evaluate_all(
         "all => all.map(e => e.dataset.line)"
     )
     return found
 
 
-def stretch(browser: Browser) -> tuple[int, int]:
-    """The steps that the chart shows, as its table says."""
+def visible_steps(browser: Browser) -> tuple[int, int]:
+    """Return the first and last step that the chart shows, according to its table."""
     browser.run("document.querySelector('#curves details').open = true")
     browser.page.wait_for_timeout(50)
     label = browser.page.locator("#curves .scroll").first.get_attribute("aria-label") or ""
@@ -115,9 +115,9 @@ def stretch(browser: Browser) -> tuple[int, int]:
     return round(float(first.replace(",", ""))), round(float(last.replace(",", "")))
 
 
-def quiet(browser: Browser) -> None:
-    """Nothing went wrong, and nothing was requested but the page itself."""
-    browser.run("0")  # what happened before the answer has been reported
+def assert_no_errors(browser: Browser) -> None:
+    """Assert that there were no errors, and no requests except for the page itself."""
+    browser.run("0")  # everything before the answer has been reported
     assert browser.complaints == []
     asked = [url for url in browser.requests if not url.startswith("data:")]
     assert asked == [browser.page.url]

@@ -1,9 +1,9 @@
-"""Attacks on a small run, and what became of it: ``make chaos``.
+"""Fault injection: disturb a small run in many ways and check its result (``make chaos``).
 
-Every life of the run is a process forked from this one, which has imported everything and has
-never computed a gradient. An attempt succeeds if the run ends with the result of the undisturbed
-one, or with an error of one line; after a kill or a full disk, the same command must then end with
-that result.
+Every command runs in a process forked from this one, which has imported everything and has never
+computed a gradient. An attempt succeeds if the run ends with the result of the undisturbed run, or
+with an error of one line; after a kill or a full disk, the same command must then end with that
+result.
 """
 
 import argparse
@@ -44,14 +44,14 @@ TRAIN = (
 )
 RUN = "digits/lenet-x0.0001/seed0"
 BEFORE = ", as trained before"
-"""What train says of a result that was there."""
+"""What `sortnet train` prints for a run that had already finished."""
 SECONDS = 560.0
 PATIENCE = 120.0
-"""Seconds after which a life counts as hung."""
+"""Seconds after which a process counts as hung."""
 MUTATIONS = 500
 REMOVALS = ("unlink", "rmdir", "ftruncate", "truncate")
 CHANGES = ("write", "fsync", "rename", "replace", "mkdir", *REMOVALS)
-"""Of the module os."""
+"""Functions of the module os."""
 FREEING = tuple(f"before {name}" for name in REMOVALS)
 ATTACKS = {
     "kill": "killed at each write, fsync, rename and removal",
@@ -64,14 +64,14 @@ ATTACKS = {
 
 @dataclass(frozen=True)
 class Attempt:
-    """One attack: its kind, and which moment, mutation or action it is."""
+    """One attempt: the kind of attack, and which moment, mutation or action it is."""
 
     attack: str
     which: Any
 
 
 @dataclass(frozen=True)
-class Life:
+class Finished:
     """How a process ended, and what it printed."""
 
     code: int
@@ -80,7 +80,7 @@ class Life:
 
     @property
     def wrong(self) -> str | None:
-        """What is wrong with the end of a life that did not succeed; None for one line."""
+        """What is wrong with the end of a failed process; None if it printed one line."""
         if "Traceback" in self.err or self.code not in (1, 2):
             lines = self.err.strip().splitlines()
             return f"ended with {self.code}: {lines[-1] if lines else 'nothing was said'}"
@@ -89,11 +89,11 @@ class Life:
 
 
 class Trap:
-    """Counts what is written below a directory, and springs at one of these moments.
+    """Counts the file operations below a directory, and injects a fault at one of them.
 
     Arguments:
         root: The directory.
-        at: Which moment; -1 for none.
+        at: Index of the operation; -1 for none.
         kind: ``kill``, ``ENOSPC`` or ``EIO``. A full disk stays full.
     """
 
@@ -103,10 +103,15 @@ class Trap:
         self.full = False
 
     def reach(self, name: str, begin: Callable[[], object] = lambda: None) -> None:
-        """Be at a moment; what begins there is left half done."""
+        """Count an operation, and inject the fault if it is the chosen one.
+
+        Arguments:
+            name: Name of the operation.
+            begin: Called before the fault, to leave the operation half done.
+        """
         kills = self.kind == "kill"
         if not kills and (name.startswith("after") or (self.kind == "ENOSPC" and name in FREEING)):
-            return  # nothing fails after it was done, and a full disk lets files be removed
+            return  # an operation does not fail after it is done, and a full disk allows removals
         if len(self.names) == self.at or (self.full and self.kind == "ENOSPC"):
             self.full = True
             begin()
@@ -117,7 +122,7 @@ class Trap:
         self.names.append(name)
 
     def set(self) -> None:
-        """Put it around all that changes files."""
+        """Wrap all functions that change files."""
         for name in CHANGES:
             setattr(os, name, self._around(name, getattr(os, name)))
         opened = io.open
@@ -140,13 +145,13 @@ class Trap:
 
 
 class Watched:
-    """A file each of whose writes reaches the disk at once, and a trap."""
+    """A file whose writes reach the disk at once, and are counted by a trap."""
 
     def __init__(self, file: Any, trap: Trap) -> None:  # noqa: ANN401
         self.file, self.trap = file, trap
 
     def write(self, content: Any) -> int:  # noqa: ANN401
-        """Write, or write a half."""
+        """Write all of the content, or half of it."""
 
         def half() -> None:
             self.file.write(content[: len(content) // 2])
@@ -168,12 +173,12 @@ class Watched:
         return getattr(self.file, name)
 
 
-def live(place: Path, arguments: Sequence[str], trap: Trap | None = None) -> Life:
+def run_forked(place: Path, arguments: Sequence[str], trap: Trap | None = None) -> Finished:
     """Run a command in a forked process."""
     said = [place.with_name(f"{place.name}.{name}") for name in ("out", "err", "moments")]
     child = os.fork()
     if child == 0:
-        _be(said, arguments, trap)
+        _run_child(said, arguments, trap)
     end = time.monotonic() + PATIENCE
     pause = 0.005
     while (found := os.waitpid(child, os.WNOHANG))[0] == 0:
@@ -181,11 +186,11 @@ def live(place: Path, arguments: Sequence[str], trap: Trap | None = None) -> Lif
             os.kill(child, signal.SIGKILL)
         time.sleep(pause)
     code = os.waitstatus_to_exitcode(found[1])
-    return Life(code, *(path.read_text(errors="replace") for path in said[:2]))
+    return Finished(code, *(path.read_text(errors="replace") for path in said[:2]))
 
 
-def _be(said: Sequence[Path], arguments: Sequence[str], trap: Trap | None) -> None:
-    """Be the forked process."""
+def _run_child(said: Sequence[Path], arguments: Sequence[str], trap: Trap | None) -> None:
+    """Run a command as the forked process."""
     code = 70
     try:
         for descriptor, path in enumerate(said[:2], 1):
@@ -207,13 +212,13 @@ def _be(said: Sequence[Path], arguments: Sequence[str], trap: Trap | None) -> No
         os._exit(code)
 
 
-def told(life: Life, place: Path) -> str:
-    """What a process printed, wherever the run is and however long it took."""
-    return re.sub(rf" in \d+ s({BEFORE})?", "", life.out.replace(str(place), ""))
+def normalized_output(done: Finished, place: Path) -> str:
+    """Return what a process printed, without paths and times."""
+    return re.sub(rf" in \d+ s({BEFORE})?", "", done.out.replace(str(place), ""))
 
 
 def outcome(directory: Path) -> dict[str, bytes]:
-    """What must not depend on whatever happened to a run."""
+    """Return the files that must not depend on what happened to a run."""
     kept = {n: (directory / n).read_bytes() for n in ("model.safetensors", "metrics.jsonl")}
     result = json.loads((directory / "result.json").read_bytes())
     result = {k: v for k, v in result.items() if k in ("ended", "steps", "test", "confusion")}
@@ -221,7 +226,7 @@ def outcome(directory: Path) -> dict[str, bytes]:
 
 
 class Campaign:
-    """The attempts, and what an undisturbed run gives.
+    """The attempts, and the result of an undisturbed run.
 
     Arguments:
         folder: An empty directory.
@@ -235,36 +240,41 @@ class Campaign:
         self.moments: dict[str, list[str]] = {}
         for kind in ("kill", "ENOSPC", "EIO"):
             shutil.rmtree(whole, ignore_errors=True)
-            life = live(whole, self.train(whole), Trap(whole, kind=kind))
-            assert life.code == 0, life.err
+            done = run_forked(whole, self.train(whole), Trap(whole, kind=kind))
+            assert done.code == 0, done.err
             self.moments[kind] = json.loads((folder / "whole.moments").read_text())
         self.expected = outcome(whole / RUN)
         late = 3 * len(self.moments["kill"]) // 4
-        assert live(folder / "part", self.train(folder / "part"), Trap(folder, late)).code == -9
+        assert (
+            run_forked(folder / "part", self.train(folder / "part"), Trap(folder, late)).code == -9
+        )
         self.bases = {"whole": whole, "part": folder / "part"}
         self.printed = {name: self.answers(base) for name, base in self.bases.items()}
 
     @staticmethod
     def train(out: Path) -> list[str]:
-        """The command that trains, resumes or prints the run."""
+        """Return the command that trains, resumes or prints the run."""
         return [*TRAIN, "--out", str(out)]
 
     def answers(self, base: Path) -> dict[str, set[str]]:
-        """What eval may print of a run, and train of a finished one; of part, from any step."""
-        found = {"eval": {live(base, ["eval", str(base / RUN)]).out}, "train": set()}
+        """Return what eval may print, and what train may print for a finished run.
+
+        For an unfinished run, eval may use any of its checkpoints.
+        """
+        found = {"eval": {run_forked(base, ["eval", str(base / RUN)]).out}, "train": set()}
         if base.name == "whole":
-            found["train"].add(told(live(base, self.train(base)), base))
+            found["train"].add(normalized_output(run_forked(base, self.train(base)), base))
             return found
         older = self.folder / "older"
         shutil.copytree(base, older)
         steps = checkpoint.paths(older / RUN / "checkpoints")
         for path in steps[:-1]:
             shutil.rmtree(path)
-            found["eval"].add(live(older, ["eval", str(older / RUN)]).out)
+            found["eval"].add(run_forked(older, ["eval", str(older / RUN)]).out)
         return found
 
     def attempts(self) -> Iterator[Attempt]:
-        """All of them, the slow ones first and then in turns, so that time cuts each kind."""
+        """Yield all attempts: slow ones first, then all kinds in turns, for a time limit."""
         yield from (Attempt("rank", action) for action in RANKS)
         kinds = [[Attempt(kind, i) for i in range(len(m))] for kind, m in self.moments.items()]
         kinds.append([Attempt("mutation", i) for i in range(MUTATIONS)])
@@ -272,7 +282,7 @@ class Campaign:
         yield from (attempt for _, attempt in sorted(places, key=lambda place: place[0]))
 
     def judge(self, attempt: Attempt) -> str | None:
-        """Make an attempt; what is wrong, if anything is."""
+        """Make an attempt; return what is wrong, or None."""
         place = self.folder / f"{attempt.attack}-{attempt.which}"
         try:
             if attempt.attack == "rank":
@@ -284,15 +294,15 @@ class Campaign:
             shutil.rmtree(place, ignore_errors=True)
 
     def _disturbed(self, place: Path, attempt: Attempt) -> str | None:
-        life = live(place, self.train(place), Trap(place, attempt.which, attempt.attack))
+        done = run_forked(place, self.train(place), Trap(place, attempt.which, attempt.attack))
         name = self.moments[attempt.attack][attempt.which]
-        if attempt.attack == "kill" and life.code != -signal.SIGKILL:
+        if attempt.attack == "kill" and done.code != -signal.SIGKILL:
             return f"{name}: was not killed"
-        if attempt.attack != "kill" and life.code != 0 and life.wrong:
-            return f"{name}: {life.wrong}"
-        again = live(place, self.train(place))
+        if attempt.attack != "kill" and done.code != 0 and done.wrong:
+            return f"{name}: {done.wrong}"
+        again = run_forked(place, self.train(place))
         if again.code != 0:
-            return f"{name}: cannot go on: {again.err.strip().splitlines()[-1]}"
+            return f"{name}: cannot resume: {again.err.strip().splitlines()[-1]}"
         return None if outcome(place / RUN) == self.expected else f"{name}: another result"
 
     def _mutated(self, place: Path, number: int) -> str | None:
@@ -305,13 +315,13 @@ class Campaign:
             what = f"{base}: {mutate(place / RUN, draw)}"
         for command in ("doctor", "eval", "train"):
             arguments = [command, str(place / RUN)] if command != "train" else self.train(place)
-            life = live(place, arguments)
-            if life.code != 0:
-                wrong = life.wrong
-            elif command == "train" and BEFORE not in life.out:  # it went on, or ended anew
+            done = run_forked(place, arguments)
+            if done.code != 0:
+                wrong = done.wrong
+            elif command == "train" and BEFORE not in done.out:  # it resumed, or ended again
                 wrong = None if outcome(place / RUN) == self.expected else "another result"
             else:
-                known, said = self.printed[base].get(command), told(life, place)
+                known, said = self.printed[base].get(command), normalized_output(done, place)
                 wrong = None if known is None or said in known else f"printed {said.strip()!r}"
             if wrong:
                 return f"{what}: {command} {wrong}"
@@ -329,7 +339,7 @@ class Campaign:
 
 
 def torchrun(action: str, out: Path) -> str | None:
-    """Train in two processes, to one of which something happens; what went wrong."""
+    """Train in two processes and disturb one of them; return what went wrong, or None."""
     command = [sys.executable, "-W", "ignore", "-m", "torch.distributed.run"]
     command += ["--nproc-per-node=2", "--max-restarts=1", "--standalone", __file__]
     command += ["--rank", action, "--out", str(out)]
@@ -341,7 +351,7 @@ def torchrun(action: str, out: Path) -> str | None:
 
 
 def warm_up() -> None:
-    """Import all that a life needs, and read the data: few images, so that lives are short."""
+    """Import everything that a command needs, and read few images, so that commands are short."""
     for name in ("sklearn.datasets", "torch._dynamo"):
         importlib.import_module(name)
     images, labels = (x[:400].clone() for x in digits._enlarged())
@@ -351,7 +361,7 @@ def warm_up() -> None:
 
 
 def mutate(directory: Path, draw: random.Random) -> str | None:
-    """Change a file of a run's directory; what was done, None if that changed nothing."""
+    """Change a file of a run's directory; return what was done, or None if nothing changed."""
     every = sorted(path for path in directory.rglob("*") if path.is_file())
     path = draw.choice(every)
     name, content = str(path.relative_to(directory)), bytearray(path.read_bytes())
@@ -377,13 +387,13 @@ def mutate(directory: Path, draw: random.Random) -> str | None:
 
 
 KINDS = (*("flip", "value") * 4, "truncate", "delete", "double", "other", "garbage")
-"""Mostly what leaves a file readable: nothing but a checksum finds that."""
+"""Mostly changes that leave a file readable: only a checksum finds them."""
 GARBAGE = (b"", b"null", b"[]", b"{}", b"[" * 100_000, b'{"run": NaN}', b"\x00" * 64, b"\xff\xfe")
 VALUES = ("NaN", "-1", "1e999", "0", "null", '"x"', "[]", "{}", "true", "12345678901234567890")
 
 
 def _other_value(text: str, draw: random.Random) -> str:
-    """A JSON text with another value in place of one of its numbers."""
+    """Replace one of the numbers of a JSON text by another value."""
     places = [i for i, c in enumerate(text) if c.isdigit() and text[i - 1] in " [:"]
     if not places:
         return text
@@ -394,11 +404,11 @@ def _other_value(text: str, draw: random.Random) -> str:
 
 
 RANKS = ("kill-0", "kill-1", "pause-0", "pause-1", "stop-0", "stop-1")
-"""What happens to which process: it is killed, stopped for a while, or stopped for good."""
+"""Which process is disturbed, and how: killed, stopped for a while, or stopped for good."""
 
 
-def be_a_rank(action: str, out: Path) -> int:
-    """Be one of torchrun's processes, to one of which something happens, once, at step 5."""
+def run_rank(action: str, out: Path) -> int:
+    """Run as one of torchrun's processes; one of them is disturbed once, at step 5."""
     distributed.PATIENCE = timedelta(seconds=20)
     kind, _, rank = action.partition("-")
     original, done = Trainer.step, out / "done"
@@ -417,7 +427,7 @@ def be_a_rank(action: str, out: Path) -> int:
 
 
 def sample(campaign: Campaign) -> list[Attempt]:
-    """A few attempts for the tests: some moments and changes of each kind."""
+    """Return a few attempts of each kind, for the tests."""
     chosen = [Attempt("mutation", i) for i in range(8)]
     for kind, count in (("kill", 4), ("ENOSPC", 2), ("EIO", 2)):
         moments = len(campaign.moments[kind])
@@ -426,7 +436,7 @@ def sample(campaign: Campaign) -> list[Attempt]:
 
 
 def carry_out(campaign: Campaign, attempts: Sequence[Attempt], seconds: float) -> dict[str, Any]:
-    """Make attempts, several at a time, for so long; the table of them."""
+    """Make attempts, several at a time, until the time is over; return the table of results."""
     started = time.monotonic()
     table = {kind: {"attempts": 0, "failed": 0, "late": 0} for kind in ATTACKS}
 
@@ -434,9 +444,9 @@ def carry_out(campaign: Campaign, attempts: Sequence[Attempt], seconds: float) -
         return None if time.monotonic() > started + seconds else (campaign.judge(attempt),)
 
     global _judge
-    _judge = judge  # which forked processes have as well, unlike what is sent to them
+    _judge = judge  # a global, which forked processes inherit without pickling
     context = multiprocessing.get_context("fork")
-    # twice as many processes as cores: those that attack ranks mostly wait
+    # twice as many processes as cores: attempts with torchrun mostly wait
     with context.Pool(2 * len(os.sched_getaffinity(0))) as pool:
         for i, (attempt, verdict) in enumerate(pool.imap_unordered(_judged, attempts), 1):
             row = table[attempt.attack]
@@ -456,29 +466,31 @@ def carry_out(campaign: Campaign, attempts: Sequence[Attempt], seconds: float) -
 
 
 Verdict = tuple[str | None] | None
-"""What is wrong, or None, in a tuple; None for an attempt that there was no time for."""
+"""A tuple with what is wrong, or None; None for an attempt that there was no time for."""
 _judge: Callable[[Attempt], Verdict]
 
 
 def _judged(attempt: Attempt) -> tuple[Attempt, Verdict]:
     try:
         return attempt, _judge(attempt)
-    except Exception as error:  # of the attempt itself, which must not end the campaign
+    except Exception as error:  # an error of the attempt itself must not end the campaign
         return attempt, (f"{type(error).__name__}: {error}",)
 
 
 def main() -> int:
     """Carry out a campaign and print attempts and failures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, help="where to write the table")
-    parser.add_argument("--seconds", type=float, default=SECONDS, help="what is left is not tried")
+    parser.add_argument("--json", type=Path, help="file for the table")
+    parser.add_argument(
+        "--seconds", type=float, default=SECONDS, help="time limit; remaining attempts are skipped"
+    )
     parser.add_argument("--sample", action="store_true", help="only a few attempts")
     parser.add_argument("--only", default="", help="only this kind of attack")
     parser.add_argument("--rank", help=argparse.SUPPRESS)
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.rank:
-        return be_a_rank(given.rank, given.out)
+        return run_rank(given.rank, given.out)
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as folder:
         campaign = Campaign(Path(folder))

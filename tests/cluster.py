@@ -18,7 +18,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 PATIENCE = 300.0
-"""Seconds after which something that should happen is taken to have failed."""
+"""Timeout in seconds."""
 NODES = ("node1", "node2")
 CONFIGURATION = """
 ClusterName=sortnet
@@ -190,7 +190,7 @@ def until(condition: Callable[[], bool]) -> None:
     """Wait for something to happen."""
     end = time.monotonic() + PATIENCE
     while not condition():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.1)
 
 

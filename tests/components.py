@@ -7,7 +7,7 @@ import pytest
 
 
 def absent(reason: str) -> NoReturn:
-    """Skip a test whose program is missing; fail where `.ci/run` says that all are installed."""
+    """Skip a test whose program is missing; fail if `.ci/run` requires all programs."""
     if "SORTNET_REQUIRE_COMPONENTS" in os.environ:
         pytest.fail(reason)
     pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""Every test starts from the same random state, on one thread, and none is timed."""
+"""Shared setup: every test has the same random state, one thread, and no hypothesis deadline."""
 
 import math
 import os
@@ -21,7 +21,7 @@ settings.register_profile("untimed", deadline=None, derandomize=True)
 settings.load_profile("untimed")
 os.environ.setdefault("SORTNET_HASHES", tempfile.mkdtemp(prefix="sortnet-hashes-"))
 torch.set_num_threads(1)  # the tests run side by side, one process for each core
-# A shell lets what it starts in the background ignore this signal, and so would what tests start.
+# Background jobs of a shell ignore SIGINT, and processes started by tests would inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -32,7 +32,7 @@ def _seeded() -> None:
 
 @pytest.fixture
 def small_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run tensors of any size by kernels, and forget those that other tests had compiled."""
+    """Use kernels for tensors of any size, and drop those that other tests have compiled."""
     monkeypatch.setattr(kernels, "MIN_ELEMENTS", {"batch": 0, "image": 0})
     monkeypatch.setattr(kernels, "_kernels", {})
     monkeypatch.setattr(kernels, "_broken", set())
@@ -41,9 +41,9 @@ def small_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def browser() -> "Iterator[Browser]":
     """A browser for the pages of a module's tests."""
-    from browser import started
+    from browser import launch
 
-    yield from started()
+    yield from launch()
 
 
 @pytest.fixture

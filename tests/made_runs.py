@@ -29,17 +29,17 @@ def make(
     pictures: int = 8,
     part: float = 1.0,
 ) -> Path:
-    """A run directory with made-up numbers.
+    """Write a run directory with made-up numbers.
 
     Arguments:
-        root: The directory of all runs.
-        run: What the run is.
-        every: Steps from row to row.
-        level: Where the error ends.
-        ended: ``finished``, ``diverged``, or nothing for a run that is not at its end.
-        classes: Their names.
-        pictures: How many mistakes are kept.
-        part: How much of the run is done.
+        root: Directory of all runs.
+        run: The run.
+        every: Steps between rows of metrics.
+        level: Final error.
+        ended: ``finished``, ``diverged``, or None for a run that has not ended.
+        classes: Names of the classes.
+        pictures: Number of mistakes with images.
+        part: Fraction of the steps that are done.
     """
     directory = root / run.id
     directory.mkdir(parents=True)
@@ -118,7 +118,7 @@ def _finish(
 
 @cache
 def _picture(number: int) -> bytes:
-    """Noise, which is as large as a picture can be."""
+    """Return an image of noise, which compresses least."""
     picture = Image.frombytes("RGB", (32, 32), random.Random(number).randbytes(3 * 32 * 32))
     buffer = io.BytesIO()
     picture.save(buffer, "PNG")

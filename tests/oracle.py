@@ -57,7 +57,7 @@ in ours; a defect shows in all draws."""
 
 @dataclass(frozen=True)
 class Case:
-    """What is compared: a subject, and how it is run."""
+    """A subject to compare, and how it is run."""
 
     subject: str
     fusion: str = "sort"
@@ -73,7 +73,7 @@ class Case:
 
 
 class Op(nn.Module):
-    """The functional form, between two convolutions' responses."""
+    """The functional form, applied to the outputs of two convolutions."""
 
     def __init__(self, term: str) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ def _bottleneck(fusion: str, same: bool) -> nn.Module:
 
 
 def _pre(fusion: str, width: int, stride: int, follower: nn.Module) -> nn.Module:
-    """With large inputs, as after many blocks, compared with which F(x) is small."""
+    """Return a block with large inputs, as after many blocks; F(x) is small beside them."""
     first = nn.Conv2d(6, 6, 1)
     nn.init.normal_(first.weight, std=20)
     made = _fusion(fusion, "residual", width)
@@ -199,7 +199,7 @@ SIDES["torchvision:mobilenet_v2"] = 128  # its last layers would have four pixel
 
 
 def images(case: Case, seed: int = 0) -> Tensor:
-    """The input of a case, in float64."""
+    """Return the input of a case, in float64."""
     source = torch.Generator().manual_seed(seed)
     block = case.subject in BLOCKS
     side = 8 if block else SIDES.get(case.subject, 64 if ":" in case.subject else 32)
@@ -213,7 +213,7 @@ def images(case: Case, seed: int = 0) -> Tensor:
 
 
 def subject(case: Case, seed: int = 0) -> nn.Module:
-    """The module of a case, with initial weights or after some steps, in float64."""
+    """Return the module of a case, with initial weights or after some steps, in float64."""
     torch.manual_seed(1 + seed)
     model = SUBJECTS[case.subject](case.fusion).double()
     for module in model.modules():
@@ -250,7 +250,7 @@ def take_steps(model: nn.Module, case: Case) -> None:
 
 
 def loss_of(y: Tensor, turned: bool = False) -> Tensor:
-    """A loss that weights each number of a response differently."""
+    """Return a loss with a different weight for each element of the output."""
     y = y.double()
     y = y.transpose(-1, -2) if turned and y.dim() == 4 else y
     weight = torch.linspace(-1, 1, y.numel(), dtype=y.dtype).reshape(y.shape)
@@ -258,7 +258,7 @@ def loss_of(y: Tensor, turned: bool = False) -> Tensor:
 
 
 def called(model: nn.Module, mode: str, x: Tensor, stack: ExitStack) -> Callable[[Tensor], Tensor]:
-    """What is called instead of the model in a mode."""
+    """Return what is called instead of the model in a mode."""
     if mode == "inductor":
         torch._dynamo.reset()
         return torch.compile(model)
@@ -277,24 +277,24 @@ def called(model: nn.Module, mode: str, x: Tensor, stack: ExitStack) -> Callable
 
 
 def outcome(case: Case, path: str, precision: str, seed: int = 0) -> dict[str, Tensor]:
-    """Everything a training step computes: response, statistics, gradients.
+    """Return everything a training step computes: output, statistics, gradients.
 
     Arguments:
-        case: What is run.
-        path: ``product`` for what users get, ``plain`` for PyTorch's own operations, eagerly.
+        case: The case.
+        path: ``product`` for the path users get, ``plain`` for PyTorch's own operations, eagerly.
         precision: The case's, or ``float64`` for the reference.
         seed: Seed of the initial weights and the input.
     """
     model, x = subject(case, seed), images(case, 100 + seed)
     dtype = {"float64": torch.float64, "half": torch.bfloat16}.get(precision, torch.float32)
     model, x = model.to(dtype), x.to(dtype)
-    if case.layout == "strided":  # the conversion has made it dense
+    if case.layout == "strided":  # the conversion above made it dense
         x = torch.stack([x, x], dim=-1).flatten(-2)[..., ::2]
     x = x.requires_grad_()
     half = {"bfloat16": torch.bfloat16, "float16": torch.float16}.get(precision)
     kernel = "auto" if case.mode in ("kernels", "inductor") else "eager"
     kernel = kernel if path == "product" else "plain"
-    same = path == "product" or case.mode == "checkpoint"  # which updates statistics twice
+    same = path == "product" or case.mode == "checkpoint"  # checkpointing updates statistics twice
     with ExitStack() as stack:
         stack.enter_context(kernels.using(kernel))
         call = called(model, case.mode if same else "", x, stack)
@@ -310,7 +310,7 @@ def outcome(case: Case, path: str, precision: str, seed: int = 0) -> dict[str, T
 
 
 def gradients_of(loss: Tensor, wanted: list[Tensor], mode: str) -> list[Tensor | None]:
-    """The gradients; in mode ``double`` those of the gradients' squares."""
+    """Return the gradients; in mode ``double``, the gradients of their squares."""
     if mode == "ddp":  # its hooks are on the accumulation of gradients
         torch.autograd.backward(loss)
         return [tensor.grad for tensor in wanted]
@@ -322,7 +322,7 @@ def gradients_of(loss: Tensor, wanted: list[Tensor], mode: str) -> list[Tensor |
 
 @dataclass(frozen=True)
 class Verdict:
-    """How far a case is from the plain composition in float64.
+    """The error of a case relative to the plain composition in float64.
 
     Attributes:
         case: The case.
@@ -342,7 +342,7 @@ class Verdict:
 
 
 def errors(found: dict[str, Tensor], exact: dict[str, Tensor]) -> dict[str, float]:
-    """The relative error of each tensor; small gradients are scaled by the largest."""
+    """Return the relative error of each tensor; small gradients are scaled by the largest."""
     largest = max((float(t.norm()) for n, t in exact.items() if n.startswith("grad")), default=1.0)
     result = {}
     for name, tensor in exact.items():
@@ -389,7 +389,7 @@ TYPICAL = ("two-branch", "basic", "basic-projection", "pre-activation")
 
 
 def block_cases() -> Iterator[Case]:
-    """Every kind of block: layouts and precisions, fusions, modes."""
+    """Yield every kind of block: layouts and precisions, fusions, modes."""
     for name, layout in itertools.product(BLOCKS, LAYOUTS):
         yield Case(name, "sort", layout, "float64")
         yield Case(name, "sort", layout, "bfloat16")
@@ -415,7 +415,7 @@ def block_cases() -> Iterator[Case]:
 
 
 def network_cases() -> Iterator[Case]:
-    """The networks of the paper, with initial weights and after some steps, in every mode."""
+    """Yield the networks of the paper, with initial weights and after some steps, in all modes."""
     for name in NETWORKS:
         for fusion in ("sum", "sort", "gated"):
             yield Case(name, fusion, precision="float64", mode="formulas")
@@ -430,7 +430,7 @@ def network_cases() -> Iterator[Case]:
 
 
 def converted_cases() -> Iterator[Case]:
-    """Models of torchvision and timm with SORT in place of their additions."""
+    """Yield models of torchvision and timm, converted to SORT."""
     for name in CONVERTED:
         yield Case(name, "sum", "contiguous", "float64", "formulas")
         yield Case(name, "sort", "contiguous", "float64", "formulas")
@@ -442,12 +442,12 @@ def converted_cases() -> Iterator[Case]:
 
 
 def cases() -> list[Case]:
-    """All cases."""
+    """Return all cases."""
     return list(dict.fromkeys([*block_cases(), *network_cases(), *converted_cases()]))
 
 
 def rows(verdicts: list[Verdict]) -> list[dict[str, Any]]:
-    """What docs/correctness.md shows: by subject, mode and precision, the largest error."""
+    """Return the rows of docs/correctness.md: the largest error by subject, mode and precision."""
     groups: dict[tuple[str, str, str], list[Verdict]] = {}
     for verdict in verdicts:
         case = verdict.case
@@ -470,7 +470,7 @@ def rows(verdicts: list[Verdict]) -> list[dict[str, Any]]:
 def main() -> int:
     """Run all cases in two processes and write the results."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--json", type=Path, help="where to write the table of errors")
+    parser.add_argument("--json", type=Path, help="file for the table of errors")
     parser.add_argument("--only", default="", help="run only cases whose name contains this")
     arguments = parser.parse_args()
     chosen = [case for case in cases() if arguments.only in str(case)]

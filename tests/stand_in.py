@@ -1,9 +1,9 @@
-"""A device that refuses what a GPU refuses, for a machine that has only a CPU.
+"""A simulated GPU for machines with only a CPU: it raises the errors that a GPU would.
 
 Tensors of the stand-in device are CPU tensors underneath. Every call of PyTorch's Python API is
-followed, so that it is known which tensors the program left on the host: those that were made
-without this device and never moved to it. Of a collective's tensors none may be among them, nor
-may an operation mix the two.
+intercepted to track which tensors are on the host: those that were created without this device and
+never moved to it. An operation that mixes both kinds raises an error, and so does a collective on
+a host tensor.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,18 +18,18 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
 
 DEVICE = torch.device("meta")
-"""Its name; any that PyTorch does not try to initialise would do."""
+"""Its name; any device type works that PyTorch does not try to initialize."""
 READS = ("tolist", "item", "cpu", "numpy", "__bool__", "__float__", "__int__")
 """Calls in which the host waits for the device."""
 COPIES = ("copy_", "__setitem__", "__set__", "_has_compatible_shallow_copy_type")
-"""Calls in which tensors of two devices may meet."""
+"""Calls that may mix tensors of two devices."""
 
 
 class StandIn(TorchFunctionMode):
-    """Follows which tensors are on the host, and counts what is waited for.
+    """Tracks which tensors are on the host, and counts synchronizations.
 
     Attributes:
-        waits: How often the host has waited for the device.
+        waits: Number of times the host has waited for the device.
         collectives: Name and number of elements of each collective.
     """
 
@@ -37,17 +37,17 @@ class StandIn(TorchFunctionMode):
         super().__init__()
         self.waits = 0
         self.collectives: list[tuple[str, int]] = []
-        self._host: dict[int, torch.UntypedStorage] = {}  # kept alive: no address comes twice
+        self._host: dict[int, torch.UntypedStorage] = {}  # keeps addresses in use
 
-    def leave(self, *tensors: Tensor) -> None:
-        """Take these tensors for ones on the host."""
+    def mark_on_host(self, *tensors: Tensor) -> None:
+        """Mark these tensors as being on the host."""
         for tensor in tensors:
             if tensor.numel():
                 storage = tensor.untyped_storage()
                 self._host[storage.data_ptr()] = storage
 
     def on_host(self, tensor: Tensor) -> bool:
-        """Return True if the program made this tensor on the host and left it there."""
+        """Return True if this tensor was created on the host and never moved."""
         return tensor.numel() > 0 and tensor.untyped_storage().data_ptr() in self._host
 
     def __torch_function__(
@@ -77,7 +77,7 @@ class StandIn(TorchFunctionMode):
         if name == "cpu":
             result = result.clone()
         if all(host) or name == "cpu":
-            self.leave(*(x for x in tree_leaves(result) if isinstance(x, Tensor)))
+            self.mark_on_host(*(x for x in tree_leaves(result) if isinstance(x, Tensor)))
         return result
 
 
@@ -101,18 +101,18 @@ class _Collectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.device.collectives.append((name, sum(x.numel() for x in tensors)))
             if any(self.device.on_host(x) for x in tensors):
                 raise RuntimeError(f"{name}: no backend for a tensor on the CPU")
-        with torch._C.DisableTorchFunction():  # this call is not the program's
+        with torch._C.DisableTorchFunction():  # this call is ours, not the program's
             return function(*args, **(kwargs or {}))
 
 
 @contextmanager
 def stand_in() -> Iterator[StandIn]:
-    """Let `DEVICE` be a device that a network can train on."""
-    device, from_numpy = StandIn(), torch.from_numpy  # which modes do not see
+    """Make `DEVICE` a device that a network can train on."""
+    device, from_numpy = StandIn(), torch.from_numpy  # function modes do not see from_numpy
 
     def on_host(array: Any) -> Tensor:  # noqa: ANN401
         tensor = from_numpy(array)
-        device.leave(tensor)
+        device.mark_on_host(tensor)
         return tensor
 
     with mock.patch.object(torch, "from_numpy", on_host), _Collectives(device), device:

@@ -1,4 +1,4 @@
-"""Processes that train and are killed on the way, for the tests of survival."""
+"""Processes that are killed during training, for tests/test_survival.py."""
 
 import os
 import shutil
@@ -21,56 +21,56 @@ RUN = Run("resnet20", RECIPE, fusion="sort", validation=40, evaluations=3)
 OPTIONS = TrainerOptions(save_every=2, keep=2)
 
 
-class Fuse:
-    """Counts calls of what it is put around, and kills the process at one of them."""
+class KillSwitch:
+    """Counts calls of wrapped functions, and kills the process at one of them."""
 
     def __init__(self, moment: int) -> None:
         self.moment, self.calls = moment, 0
         self.names: list[str] = []
 
-    def around(self, owner: Any, name: str) -> None:  # noqa: ANN401
-        """Put it around a function."""
+    def wrap(self, owner: Any, name: str) -> None:  # noqa: ANN401
+        """Wrap a function."""
         original: Callable[..., Any] = getattr(owner, name)
 
         def counted(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
-            self._burn(f"before {name}")
+            self._count(f"before {name}")
             result = original(*args, **kwargs)
-            self._burn(f"after {name}")
+            self._count(f"after {name}")
             return result
 
         setattr(owner, name, counted)
 
-    def _burn(self, name: str) -> None:
+    def _count(self, name: str) -> None:
         if self.calls == self.moment:
             os.kill(os.getpid(), signal.SIGKILL)
         self.calls += 1
         self.names.append(name)
 
 
-def live(out: Path, moment: int = -1) -> list[str]:
-    """Train, and be killed at a moment; the names of all moments there were."""
+def train_until_killed(out: Path, moment: int = -1) -> list[str]:
+    """Train, and be killed at a moment; return the names of all moments."""
     torch.set_num_threads(1)
-    kernels.set_mode("eager")  # nothing to be compiled
-    fuse = Fuse(moment)
-    fuse.around(Trainer, "step")
-    fuse.around(os, "fsync")
-    fuse.around(Path, "rename")
-    fuse.around(Path, "replace")
-    fuse.around(shutil, "rmtree")
+    kernels.set_mode("eager")  # compile nothing
+    switch = KillSwitch(moment)
+    switch.wrap(Trainer, "step")
+    switch.wrap(os, "fsync")
+    switch.wrap(Path, "rename")
+    switch.wrap(Path, "replace")
+    switch.wrap(shutil, "rmtree")
     train(RUN, out, options=OPTIONS)
-    return fuse.names
+    return switch.names
 
 
 def write_moments(out: Path, where: Path) -> None:
-    """Train to the end and write down the names of all moments."""
-    where.write_text("\n".join(live(out)))
+    """Train to the end and write the names of all moments to a file."""
+    where.write_text("\n".join(train_until_killed(out)))
 
 
-if __name__ == "__main__":  # as one of torchrun's workers: the second one dies once, at step 5
+if __name__ == "__main__":  # a worker of torchrun: the second one is killed once, at step 5
     torch.set_num_threads(1)
     out, marker = Path(sys.argv[1]), Path(sys.argv[2])
     if os.environ["RANK"] == "1" and not marker.exists():
         marker.touch()
-        fuse = Fuse(10)
-        fuse.around(Trainer, "step")
+        switch = KillSwitch(10)
+        switch.wrap(Trainer, "step")
     train(RUN, out, options=OPTIONS)

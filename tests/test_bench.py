@@ -101,7 +101,7 @@ def test_the_machine_has_a_peak() -> None:
 def test_an_accelerator_is_waited_for_and_asked_for_its_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Through `torch.accelerator`, whatever kind it is; of a CPU's function it is not asked."""
+    """Through `torch.accelerator`, for any kind of device; not for functions on the CPU."""
     calls: list[str] = []
     values = {"is_available": True, "memory_allocated": 10, "max_memory_allocated": 35}
 

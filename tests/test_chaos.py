@@ -9,7 +9,7 @@ CHAOS = Path(__file__).with_name("chaos.py")
 
 
 def test_a_sample_of_attacks_leaves_no_trace() -> None:
-    """In a process of its own: lives are forked from one that has never computed a gradient."""
+    """In a new process: commands are forked from one that has never computed a gradient."""
     done = subprocess.run(
         [sys.executable, str(CHAOS), "--sample"],
         capture_output=True,

@@ -110,7 +110,7 @@ def test_what_does_not_converge_is_told() -> None:
 
     found = CHECKS["sort-beats-sum"](Context("smoke", results=[stored("table2", failing)]))
     assert found.verdict == "not decided"
-    assert found.figures.count("did not converge on one seed") == 3  # data sets
+    assert found.figures.count("did not converge on one seed") == 3  # datasets
     found = CHECKS["gain-grows-with-depth"](Context("smoke", results=[stored("depth", failing)]))
     assert "did not converge on one seed" in found.figures
 
@@ -207,9 +207,9 @@ def test_gradients_of_a_linear_network_are_its_weights() -> None:
 
 def test_autocorrelation_by_hand() -> None:
     series = torch.tensor([[1.0, 0.0], [0.0, 2.0], [2.0, 1.0], [1.0, 1.0]])
-    centred = [(0.0, -1.0), (-1.0, 1.0), (1.0, 0.0), (0.0, 0.0)]
-    power = sum(a * a + b * b for a, b in centred) / 4
-    pairs = zip(centred, centred[2:], strict=False)
+    centered = [(0.0, -1.0), (-1.0, 1.0), (1.0, 0.0), (0.0, 0.0)]
+    power = sum(a * a + b * b for a, b in centered) / 4
+    pairs = zip(centered, centered[2:], strict=False)
     two = sum(a * c + b * d for (a, b), (c, d) in pairs) / 2
     expected = torch.tensor([1.0, two / power], dtype=torch.float64)
     torch.testing.assert_close(measure.autocorrelation(series, [0, 2]), expected)

@@ -1,4 +1,4 @@
-"""The command line as a user meets it."""
+"""The command line as a user sees it."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ import sortnet
 from sortnet.cli import COMMANDS, main
 from sortnet.cli.flags import Device
 from sortnet.lab import runs
-from sortnet.lab.experiments import benchmark as cost
+from sortnet.lab.experiments import benchmark
 from sortnet.lab.runs.execute import first_weights
 from sortnet.lab.sweep import process
 from sortnet.lab.sweep.job import Job
@@ -74,7 +74,7 @@ def flags(command: str) -> set[str]:
 
 
 def test_flags_are_those_we_mean() -> None:
-    """A flag that comes or goes does so on purpose."""
+    """A flag is added or removed only on purpose."""
     commands = (
         "demo compare list info train eval predict data doctor sortify export transfer reproduce"
     )
@@ -179,8 +179,10 @@ def test_the_device_reaches_what_runs_a_network(
     assert main(["eval", str(run), *cpu]) == 0
     assert main(["predict", str(run), str(image), *cpu]) == 0
     assert main(["transfer", str(run), "--data", "digits", "--probe", *cpu]) == 0
-    figures = tmp_path / "cost.json"
-    monkeypatch.setattr(cost.BenchmarkPlan, "tasks", lambda *_: {"the machine's peak alone": list})
+    figures = tmp_path / "benchmark.json"
+    monkeypatch.setattr(
+        benchmark.BenchmarkPlan, "tasks", lambda *_: {"the machine's peak alone": list}
+    )
     assert main(["bench", "lenet", "--json", str(figures), *cpu]) == 0
     assert json.loads(figures.read_text())["plan"]["device"] == "cpu"
     capsys.readouterr()
@@ -226,7 +228,7 @@ def test_sortify_shows_places_and_writes_weights(
 def test_a_defect_shows_its_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """An error of numpy's inside a command is not the user's, whatever its type."""
+    """An error of numpy inside a command is not a usage error, whatever its type."""
 
     def broken(*_: object) -> None:
         np.zeros(3).reshape(2, 2)

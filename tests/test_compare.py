@@ -16,7 +16,7 @@ from torch import Tensor, nn
 import sortnet
 from sortnet.cli import main
 from sortnet.errors import UsageError
-from sortnet.lab import compare as room
+from sortnet.lab import compare as comparison
 from sortnet.lab import runs, sequential
 from sortnet.lab.compare import answer as judge
 from sortnet.lab.compare.plan import plan
@@ -102,7 +102,7 @@ def hugging_face(num_classes: int) -> nn.Module:
     return transformers.ResNetForImageClassification(config)  # type: ignore[no-any-return]
 
 
-def small(model: Any, data: Any, out: Path, **options: Any) -> room.Answer:  # noqa: ANN401
+def small(model: Any, data: Any, out: Path, **options: Any) -> comparison.Answer:  # noqa: ANN401
     given: dict[str, Any] = {"recipe": RECIPE, "seeds": 1, "cost": False}
     given |= {"precision": "float32", **options}
     return sortnet.compare(model, data, out=out, **given)
@@ -191,7 +191,7 @@ def test_verdicts() -> None:
         "hurts": ([11.0, 12.1, 11.4], r"hurts by 0\.75 to 1\.25 points"),
         "unclear": ([9.0, 12.0, 10.4], r"between -2\.52 and \+2\.45 .* need about 34 seeds"),
         "precise": ([10.01, 10.99, 10.5], "half a point would probably have been found"),
-        "two": ([9.0, 9.9], "2 seeds decide nothing, 3 are the least"),
+        "two": ([9.0, 9.9], "2 seeds decide nothing, at least 3 are needed"),
         "lost": ([9.0, None, 9.5], "it diverged on 1 of 3 seeds"),
     }
     for name, (values, says) in cases.items():
@@ -201,7 +201,7 @@ def test_verdicts() -> None:
 
 
 def test_many_variants_need_stronger_evidence() -> None:
-    """What one comparison decides, two do not, once p is corrected."""
+    """A difference that decides one comparison does not decide several, once p is corrected."""
     base, better = [10.0, 11.0, 10.5], [9.2, 10.5, 10.05]
     assert judged(sum=base, sort=better)["sort"][1] == "helps"
     both = judged(sum=base, sort=better, other=[9.0, 12.0, 10.4], third=[9.4, 11.9, 10.2])
@@ -274,7 +274,7 @@ def test_seeds_are_added_until_the_interval_decides(
         asked.append(run.seed)
         return 5.0 + 0.1 * (run.seed % 3) if run.fusion == "sort" else 10.0
 
-    monkeypatch.setattr(room, "_error", error)
+    monkeypatch.setattr(comparison, "_error", error)
     data = (Pairs(20), Pairs(10))
     found = small(Looping, data, tmp_path, until_decided=True, max_seeds=6)
     assert found.outcomes[1].verdict == "helps"
@@ -292,8 +292,8 @@ def test_one_seed_and_what_only_this_process_knows_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["compare", "lenet", "--data", "digits", "--branched", "--seeds", "1"]) == 2
-    assert capsys.readouterr().err.startswith("sortnet: --seeds is 1, which has no interval; 3 ")
-    with pytest.raises(UsageError, match="finds a model and data by their names only"):
+    assert capsys.readouterr().err.startswith("sortnet: --seeds is 1, which gives no interval; ")
+    with pytest.raises(UsageError, match="finds a model and data only by name"):
         small(Looping, (Pairs(20), Pairs(10)), tmp_path, train_all=lambda *_: {})
 
 
@@ -310,7 +310,7 @@ def test_the_answer_in_every_form(
     for line in told.splitlines():
         assert len(line) <= 80 or str(out) in line
     answer = json.loads(file.read_text())
-    assert answer["verdict"] == "cannot tell: 2 seeds decide nothing, 3 are the least"
+    assert answer["verdict"] == "cannot tell: 2 seeds decide nothing, at least 3 are needed"
     assert answer["verdict"] in told
     costs = [outcome["cost"] for outcome in answer["outcomes"]]
     assert costs[0]["parameters"] == costs[1]["parameters"]
@@ -387,7 +387,7 @@ def test_what_cannot_be_compared_is_one_line(tmp_path: Path) -> None:
     data = (Pairs(20), Pairs(10))
     cases: list[tuple[Any, Any, dict[str, Any], str]] = [
         (chain, data, {}, "Sequential has no addition"),
-        (three, data, {}, r"returns \(2, 3\) for 2 images, and own-\w+ has 5 classes"),
+        (three, data, {}, r"returns \(2, 3\) for 2 images, but own-\w+ has 5 classes"),
         (restless, data, {}, "starts from other weights each time"),
         (Looping(5), data, {}, "the model is a Looping: give a name, or a function"),
         (Looping, Pairs(4), {}, "data is a Pairs: give a name, a folder, or a pair"),

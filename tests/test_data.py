@@ -27,7 +27,7 @@ MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
 
 def toy(count: int = 30, side: int = 8, *, flip: bool = True) -> Dataset:
-    """Random images, each with a label of its own, so that the order can be seen."""
+    """Random images with distinct labels, so that the order can be seen."""
     images = torch.randint(0, 256, (count, 3, side, side), dtype=torch.uint8)
     split = InMemorySplit.of(images, torch.arange(count))
     names = tuple(map(str, range(count)))
@@ -111,7 +111,7 @@ def test_the_images_in_memory_are_never_changed() -> None:
 def slow_crop_and_flip(
     image: Tensor, augmentation: data.Augmentation, params: AugmentParams, i: int
 ) -> Tensor:
-    """Mirror, pad with the mean colour or by reflection, and crop one image."""
+    """Mirror, pad with the mean color or by reflection, and crop one image."""
     image = image.float()
     pad, side = augmentation.pad, image.shape[-1]
     if augmentation.flip and params.flip[i]:
@@ -264,7 +264,7 @@ def test_stratified_takes_its_share_of_each_class(labels: list[int], more: st.Da
     assert ((taken - sizes * count / len(labels)).abs() < 1).all()
 
 
-def test_colours_are_mean_and_deviation() -> None:
+def test_colors_are_mean_and_deviation() -> None:
     images = torch.randint(0, 256, (20, 3, 8, 8), dtype=torch.uint8)
     planes = images.double().transpose(0, 1).flatten(1) / 255
     mean, std = channel_stats(images)

@@ -267,7 +267,7 @@ def saved(path: Path, image: Image.Image) -> Tensor:
     return data.read_image(path)
 
 
-def test_images_of_every_kind_become_three_colours(tmp_path: Path) -> None:
+def test_images_of_every_kind_become_three_channels(tmp_path: Path) -> None:
     grey = np.arange(256, dtype=np.uint8).reshape(16, 16)
     expected = torch.from_numpy(grey).expand(3, -1, -1)
     assert torch.equal(saved(tmp_path / "grey.png", Image.fromarray(grey)), expected)

@@ -32,7 +32,7 @@ def held(split: data.Split | None) -> InMemorySplit:
 
 @pytest.fixture(params=["cifar10", "cifar100"])
 def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The data sets' layouts with fewer records."""
+    """The layouts of the datasets with fewer records."""
     name = str(request.param)
     layout = cifar.LAYOUTS[name]
     train, test = (dict.fromkeys(files, COUNT) for files in (layout.train, layout.test))
@@ -309,15 +309,15 @@ def naive(image: Pixels, kind: str) -> Any:  # noqa: ANN401
     x = x / (norm if norm > 0 else 1)
     out = x.copy()
     for channel, plane in enumerate(x):
-        centred = plane - blurred(plane)
-        spread = np.sqrt(blurred((centred if kind == "lcn" else plane) ** 2))
+        centered = plane - blurred(plane)
+        spread = np.sqrt(blurred((centered if kind == "lcn" else plane) ** 2))
         if kind == "lcn" or channel == 0:
-            out[channel] = centred / np.maximum(np.maximum(spread, spread.mean()), 1e-4)
+            out[channel] = centered / np.maximum(np.maximum(spread, spread.mean()), 1e-4)
     return out
 
 
 def odd_images() -> Tensor:
-    """Noise, one colour, a slope, and a single bright pixel."""
+    """Noise, one color, a slope, and a single bright pixel."""
     images = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
     images[1] = 77
     images[2] = torch.arange(32, dtype=torch.uint8) * 8

@@ -1,4 +1,4 @@
-"""What the docs say is what the code does: code runs, tables are what `results/` gives."""
+"""The docs are correct: their code runs, and their tables are those of `results/`."""
 
 import re
 from pathlib import Path
@@ -26,7 +26,7 @@ def test_figures_are_up_to_date(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("page", ["README.md", "docs/op.md", "docs/any-model.md"])
 def test_code_in_the_docs_runs(page: str) -> None:
-    """All of a page's code, in a row."""
+    """Run all code blocks of a page, one after the other."""
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
     assert blocks
     names: dict[str, object] = {}

@@ -41,7 +41,7 @@ KINDS = {
 
 
 def test_every_number_of_the_paper_has_its_cell() -> None:
-    """But for what it cites: those networks are others' to train."""
+    """Except for the results that the paper cites from others."""
     own = Counter(r.value for r in paper.RESULTS if r.network in NETWORKS)
     cells = [EXPERIMENTS[f"table{i}"].cells for i in (1, 2, 3, 4)]
     assert Counter(cell.paper for table in cells for cell in table) == own
@@ -98,7 +98,10 @@ def test_a_pattern_chooses_runs() -> None:
     [
         ({"name": "table5"}, "unknown experiment 'table5'; there are table1, "),
         ({"size_": "huge"}, "unknown size 'huge'; there are smoke, mini, paper"),
-        ({"only": "pets/*"}, "no run of table1 is like 'pets/\\*'; they are like digits/lenet-"),
+        (
+            {"only": "pets/*"},
+            "no run of table1 matches 'pets/\\*'; an example of a run is digits/",
+        ),
         ({"seeds": 0}, "seeds is 0, but must be 1 or more"),
     ],
 )

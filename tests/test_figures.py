@@ -127,7 +127,7 @@ def test_curves_need_two_runs_to_compare(tmp_path: Path) -> None:
 
 
 def test_the_first_steps_blow_up_weights_only_without_a_gate() -> None:
-    """The cause of SORT's slow start, as docs/results.md tells it."""
+    """The cause of SORT's slow start, as docs/results.md describes it."""
     found = {series["name"]: series for series in experiments.growth(steps=8, batch=16)["series"]}
     plain, sort, gated = (found[name] for name in ("sum", "SORT", "SORT, gates from zero"))
     assert sort["growth"][-1] > 1.3 > 1.1 > max(plain["growth"][-1], gated["growth"][-1])

@@ -238,7 +238,7 @@ STATES: dict[str, list[Any]] = {
 
 @pytest.mark.parametrize("entry", STATES)
 def test_a_hostile_state_is_one_line(interrupted: Path, tmp_path: Path, entry: str) -> None:
-    """Its checksums are right: whoever can write to the directory can write them, too."""
+    """Its checksums are right: anyone who can write to the directory can write them, too."""
     shutil.copytree(interrupted, tmp_path / "runs")
     path = checkpoint.paths(tmp_path / "runs" / RUN.id / "checkpoints")[0] / "manifest.json"
     manifest = json.loads(path.read_text())

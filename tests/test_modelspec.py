@@ -90,16 +90,16 @@ MISTAKES = {
     "resnet21": "unknown network 'resnet21'; did you mean .*resnet20",
     "torchvision:resnet81": "torchvision has no model 'resnet81'; did you mean resnet",
     "timm:resnet81": "timm has no model 'resnet81'; did you mean",
-    "nowhere:make": "there is no module 'nowhere'; a model is named like resnet20",
+    "nowhere:make": "there is no module 'nowhere'; use a name like resnet20",
     "bad:make": "bad does not import: ModuleNotFoundError: No module named 'nothing_of_that_name'",
     "os:abort": "os is part of Python",
     "mine:Tinny": "mine has no function 'Tinny'; did you mean Tiny",
     "mine:deep": "mine:deep needs the argument 'depth'",
-    "mine:model": "mine:model is a model, and must be a function",
+    "mine:model": "mine:model is a model, but must be a function",
     "mine:broken": "mine:broken failed: RuntimeError: no disk",
     "mine:number": "mine:number returned a int, not a torch.nn.Module",
-    "mine:": "'mine:' is no model's name",
-    "a b:c/../d": "is no model's name",
+    "mine:": "'mine:' is not the name of a model",
+    "a b:c/../d": "is not the name of a model",
 }
 
 

@@ -361,7 +361,7 @@ def test_first_responses_neither_explode_nor_vanish(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "left"), [("lenet", 0.05), ("bignet", 0.0)])
 def test_first_responses_vanish_with_the_product_alone(name: str, left: float) -> None:
-    """Why Table 1's row of it cannot be repeated: docs/results.md."""
+    """The reason why Table 1's row with the product alone is not reproduced: docs/results.md."""
     network = create_model(name, num_classes=10, fusion="prod", branched=True)
     means: list[float] = []
     for module in network.modules():

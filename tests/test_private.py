@@ -70,7 +70,7 @@ def test_all_is_there() -> None:
 
 
 def test_without_one_name_all_is_plain() -> None:
-    """Each is hidden by itself while the library is imported anew."""
+    """Each is hidden separately while the library is imported again."""
     command = [sys.executable, "-c", SCRIPT, *HIDDEN]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr

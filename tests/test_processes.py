@@ -25,13 +25,13 @@ LATE, STOP = 4, 8
 
 
 class Counted(Trainer):
-    """Writes down what each turn of the loop waits for: collectives, and reads of the device."""
+    """Records what each step of the loop waits for: collectives, and reads of the device."""
 
     device: StandIn
     turns: list[dict[str, Any]]
 
     def step(self, batch: Batch, save_due: bool = False) -> tuple[bool, bool]:
-        """Take a step; in the second process something comes up in two of them."""
+        """Take a step; in two of them, the second process is late or is asked to stop."""
         if self.turns:
             self.turns[-1]["waits"] = self.device.waits
         self.turns.append({"step": self.state.step, "collectives": [], "waits": 0})

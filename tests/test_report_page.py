@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import Browser, box, lines, press, quiet, stretch, texts
+from browser import (
+    Browser,
+    assert_no_errors,
+    bounding_box,
+    click,
+    drawn_lines,
+    texts,
+    visible_steps,
+)
 from made_runs import make, resnet, write_json
 
 from sortnet.lab.report import page
@@ -18,7 +26,7 @@ from sortnet.lab.runs import record
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two configurations of two seeds, one run that diverged and one that goes on."""
+    """Two configurations of two seeds, one run that diverged and one that is not finished."""
     root = tmp_path_factory.mktemp("runs")
     for seed in range(2):
         make(root, resnet("sum", seed), level=8.3)
@@ -53,7 +61,7 @@ def rows_of(root: Path, id: str, split: str = "train") -> dict[int, dict[str, An
 
 
 def test_the_page_is_quiet(shown: Browser) -> None:
-    quiet(shown)
+    assert_no_errors(shown)
     policy = shown.run("document.querySelector('meta[http-equiv]').content")
     assert policy.startswith("default-src 'none'")
     assert "unsafe" not in policy
@@ -87,9 +95,9 @@ def test_results_are_those_of_the_files(shown: Browser, root: Path) -> None:
 
 
 def test_pointing_at_the_chart_reads_off_the_rows(shown: Browser, root: Path) -> None:
-    press(shown, "input[value='train loss']")
-    press(shown, "#set-mean")
-    left, top, width, height = box(shown, "#chart")
+    click(shown, "input[value='train loss']")
+    click(shown, "#set-mean")
+    left, top, width, height = bounding_box(shown, "#chart")
     shown.page.mouse.move(left + 0.4 * width, top + height / 2)
     title = texts(shown, ".tip p")[0]
     step = int(re.sub(r"\D", "", title))
@@ -103,8 +111,8 @@ def test_pointing_at_the_chart_reads_off_the_rows(shown: Browser, root: Path) ->
 
 
 def test_the_table_of_a_curve_is_that_of_the_rows(shown: Browser, root: Path) -> None:
-    press(shown, "#set-mean")
-    assert stretch(shown) == (100, 6300)
+    click(shown, "#set-mean")
+    assert visible_steps(shown) == (100, 6300)
     cells = shown.run(
         "[...document.querySelectorAll('#curves tr')].map(r => [...r.cells].map(c => c.innerText))"
     )
@@ -117,46 +125,46 @@ def test_the_table_of_a_curve_is_that_of_the_rows(shown: Browser, root: Path) ->
 
 
 def test_runs_are_switched_on_and_off(shown: Browser) -> None:
-    assert lines(shown) == ["mean 0", resnet("max", 0).id, "mean 2"]
+    assert drawn_lines(shown) == ["mean 0", resnet("max", 0).id, "mean 2"]
     assert shown.run("document.querySelectorAll('#chart .band').length") == 2
-    press(shown, "#set-mean")
+    click(shown, "#set-mean")
     runs = [resnet("sum", 0).id, resnet("sum", 1).id]
-    assert [line for line in lines(shown) if line in runs] == runs
-    press(shown, f".legend [data-run='{runs[1]}']")
-    assert runs[0] in lines(shown)
-    assert runs[1] not in lines(shown)
+    assert [line for line in drawn_lines(shown) if line in runs] == runs
+    click(shown, f".legend [data-run='{runs[1]}']")
+    assert runs[0] in drawn_lines(shown)
+    assert runs[1] not in drawn_lines(shown)
     assert shown.run("document.querySelector('.legend [data-group=\"0\"]').indeterminate")
-    press(shown, ".legend .head button:last-child")
-    assert lines(shown) == []
-    assert "No run is switched on." in texts(shown, "#curves .quiet")
-    press(shown, ".legend .head button:nth-child(2)")
-    assert len(lines(shown)) == 6
+    click(shown, ".legend .head button:last-child")
+    assert drawn_lines(shown) == []
+    assert "No run is selected." in texts(shown, "#curves .quiet")
+    click(shown, ".legend .head button:nth-child(2)")
+    assert len(drawn_lines(shown)) == 6
 
 
 def test_zoom_by_drag_wheel_and_button(shown: Browser) -> None:
-    whole = stretch(shown)
-    left, top, width, height = box(shown, "#chart")
+    whole = visible_steps(shown)
+    left, top, width, height = bounding_box(shown, "#chart")
     y = top + height / 2
     shown.drag(left + 0.3 * width, left + 0.5 * width, y)
-    near = stretch(shown)
+    near = visible_steps(shown)
     assert whole[0] < near[0] < near[1] < whole[1]
     shown.wheel(left + 0.4 * width, y, -120)
-    nearer = stretch(shown)
+    nearer = visible_steps(shown)
     assert near[0] < nearer[0] < nearer[1] < near[1]
-    press(shown, "[aria-label='Zoom out']")
-    assert stretch(shown)[1] > nearer[1]
-    press(shown, "[aria-label='Show all steps']")
-    assert stretch(shown) == whole
-    quiet(shown)
+    click(shown, "[aria-label='Zoom out']")
+    assert visible_steps(shown)[1] > nearer[1]
+    click(shown, "[aria-label='Show all steps']")
+    assert visible_steps(shown) == whole
+    assert_no_errors(shown)
 
 
 def test_a_wheel_that_scrolls_past_leaves_the_chart_alone(shown: Browser) -> None:
-    left, top, width, height = box(shown, "#chart")
-    whole = stretch(shown)
+    left, top, width, height = bounding_box(shown, "#chart")
+    whole = visible_steps(shown)
     before = shown.run("scrollY")
     shown.wheel(left + width / 2, top + height / 2, 200)
     shown.until(lambda: shown.run("scrollY") > before)
-    assert stretch(shown) == whole
+    assert visible_steps(shown) == whole
 
 
 def test_everything_works_from_the_keyboard(shown: Browser, root: Path) -> None:
@@ -165,19 +173,19 @@ def test_everything_works_from_the_keyboard(shown: Browser, root: Path) -> None:
         if shown.run("document.activeElement.id") == "chart":
             break
     assert shown.run("document.activeElement.id") == "chart"
-    whole = stretch(shown)
+    whole = visible_steps(shown)
     shown.key("End")
     shown.key("ArrowLeft")
     said = shown.run("document.querySelector('.plot [aria-live]').textContent")
     assert re.search(r"Validation error, %, at step [\d,]+", said)
     assert "ResNet-20-SORT" in said
     shown.key("+")
-    near = stretch(shown)
+    near = visible_steps(shown)
     assert near[1] - near[0] < whole[1] - whole[0]
     shown.key("Shift+ArrowLeft")
-    assert stretch(shown)[0] < near[0]
+    assert visible_steps(shown)[0] < near[0]
     shown.key("Escape")
-    assert stretch(shown) == whole
+    assert visible_steps(shown) == whole
     shown.run("document.querySelector('input[name=metric]:checked').focus()")
     shown.key("ArrowRight")
     assert shown.run("document.querySelector('input[name=metric]:checked').value") == "train loss"
@@ -194,8 +202,8 @@ def test_every_control_and_picture_has_a_name(shown: Browser) -> None:
 
 
 def test_smoothing_and_logarithms(shown: Browser) -> None:
-    press(shown, "input[value='train error']")
-    press(shown, "#set-mean")
+    click(shown, "input[value='train error']")
+    click(shown, "#set-mean")
 
     def turns() -> int:
         """How often the first curve turns up or down."""
@@ -210,9 +218,9 @@ def test_smoothing_and_logarithms(shown: Browser) -> None:
     assert shown.run("document.getElementById('smoothing').value") == "100"
     assert turns() < rough / 2
     linear = texts(shown, "#chart .axes text")
-    press(shown, "#set-log")
+    click(shown, "#set-log")
     assert texts(shown, "#chart .axes text") != linear
-    quiet(shown)
+    assert_no_errors(shown)
 
 
 def test_light_dark_phone_and_print(shown: Browser) -> None:
@@ -231,7 +239,7 @@ def test_light_dark_phone_and_print(shown: Browser) -> None:
         shown.run("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
         assert shown.run("document.documentElement.scrollWidth") == width
         assert shown.run("document.getElementById('chart').viewBox.baseVal.width") <= width
-    quiet(shown)
+    assert_no_errors(shown)
 
 
 def test_what_went_wrong_is_shown_as_pictures_and_counts(shown: Browser, root: Path) -> None:
@@ -248,7 +256,7 @@ def test_what_went_wrong_is_shown_as_pictures_and_counts(shown: Browser, root: P
         "[...document.querySelectorAll('.mistakes img')].map(e => [e.alt, e.src])"
     )
     assert [source.partition(",")[2] for _, source in pictures] == [m["png"] for m in mistakes]
-    assert "aeroplane, taken for car" in pictures[0][0]
+    assert "aeroplane, predicted as car" in pictures[0][0]
     widths = "[...document.querySelectorAll('.mistakes img')].map(e => e.naturalWidth)"
     assert set(shown.run(widths)) == {32}
 
@@ -256,20 +264,20 @@ def test_what_went_wrong_is_shown_as_pictures_and_counts(shown: Browser, root: P
 def test_stops_restarts_claims_and_differences(shown: Browser) -> None:
     halted = resnet("sort", 2).id
     (who,) = [text for text in texts(shown, ".bars .who") if halted in text]
-    assert "under way, 50 %, resumed once" in who
+    assert "running, 50 %, resumed once" in who
     marks = shown.run(
         "[...document.querySelectorAll('.bars li')].map(e => [e.innerText, "
         "[...e.querySelectorAll('.mark')].map(m => m.getAttribute('class').slice(5))])"
     )
     (own,) = [classes for text, classes in marks if halted in text]
-    assert own == ["start", "stop", "start", "mishap"]
+    assert own == ["start", "stop", "start", "failure"]
     assert texts(shown, "#claims .verdict") == ["✓ holds"]
     assert texts(shown, "#settings thead th")[:2] == ["configuration", "fusion"]
 
 
 @pytest.fixture(scope="module")
 def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Stored records of two data sets, those of SVHN without a validation split."""
+    """Stored records of two datasets; those of SVHN have no validation split."""
     root, results = tmp_path_factory.mktemp("many"), tmp_path_factory.mktemp("results")
     for data, level in (("cifar10", 8.0), ("svhn", 2.0)):
         for network in ("resnet20", "resnet32"):
@@ -294,17 +302,17 @@ def test_many_stored_runs_are_grouped_and_filtered_by_data_set(
     assert texts(browser, "#results h3") == ["cifar10", "svhn"]
     missing = "trained without a validation split, or too short: ResNet-20-SORT"
     assert missing in texts(browser, "#curves .quiet")[0]
-    press(browser, "input[name=data][value=svhn]")
+    click(browser, "input[name=data][value=svhn]")
     assert "4 runs of 4 configurations" in texts(browser, ".lead")[0]
     errors = [float(text) for text in texts(browser, "#results .group td:nth-child(2)")]
     assert len(errors) == 4
     assert max(errors) < 5
     assert "No run has a validation error" in texts(browser, "#curves .quiet")[0]
-    press(browser, "input[name=metric][value='train loss']")
-    assert len(lines(browser)) == 4
-    press(browser, "input[name=data][value='']")
-    assert len(lines(browser)) == 8
-    quiet(browser)
+    click(browser, "input[name=metric][value='train loss']")
+    assert len(drawn_lines(browser)) == 4
+    click(browser, "input[name=data][value='']")
+    assert len(drawn_lines(browser)) == 8
+    assert_no_errors(browser)
 
 
 def test_tables_are_sorted_by_a_click_and_fit_the_screen(many: Path, browser: Browser) -> None:
@@ -319,9 +327,9 @@ def test_tables_are_sorted_by_a_click_and_fit_the_screen(many: Path, browser: Br
         return [float(text) for text in texts(browser, cells)][:4]
 
     heading = "#results th:nth-child(2) .sort"
-    press(browser, heading)
+    click(browser, heading)
     assert errors() == sorted(errors())
     assert browser.page.locator("#results th[aria-sort]").count() == 1
-    press(browser, heading)
+    click(browser, heading)
     assert errors() == sorted(errors(), reverse=True)
     assert len(set(errors())) == 4

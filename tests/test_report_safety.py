@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from browser import Browser, box, press, quiet, stretch, texts
+from browser import Browser, assert_no_errors, bounding_box, click, texts, visible_steps
 from made_runs import make, resnet, write_json
 
 from sortnet.lab.report import page, serve
@@ -69,9 +69,9 @@ def test_no_text_of_a_run_is_ever_markup(browser: Browser, tmp_path: Path) -> No
     page.write([root], tmp_path / "report.html", HOSTILE[9])
     browser.open((tmp_path / "report.html").as_uri())
     browser.run("document.querySelectorAll('details').forEach(e => { e.open = true; })")
-    left, top, width, height = box(browser, "#chart")
+    left, top, width, height = bounding_box(browser, "#chart")
     browser.page.mouse.move(left + width / 2, top + height / 2)
-    quiet(browser)
+    assert_no_errors(browser)
     assert browser.run("window.hacked === undefined")
     assert (
         browser.run("document.querySelectorAll('script, style, iframe, base, meta').length") == 8
@@ -119,7 +119,7 @@ def test_damaged_files_are_listed_and_harm_nothing_else(browser: Browser, tmp_pa
     assert all(listed.values())
     whole = len(damaged) - len(DAMAGE["run.json"]) + 1
     assert f"{whole} runs of 2 configurations" in texts(browser, ".lead")[0]
-    quiet(browser)
+    assert_no_errors(browser)
 
 
 LARGE = ["Infinity", "-Infinity", "NaN", "1.7976931348623157e308", "-1.7976931348623157e308"]
@@ -146,7 +146,7 @@ def test_infinite_numbers_do_not_lose_the_page(browser: Browser, tmp_path: Path)
     page.write([root], tmp_path / "report.html")
     browser.open((tmp_path / "report.html").as_uri())
     assert "12 runs of 2 configurations" in texts(browser, ".lead")[0]
-    quiet(browser)
+    assert_no_errors(browser)
 
 
 def test_no_runs_is_one_line(tmp_path: Path) -> None:
@@ -164,20 +164,20 @@ def test_watching_keeps_up_and_keeps_the_view(browser: Browser, tmp_path: Path) 
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None
     browser.open(process.stdout.readline().strip())
-    press(browser, "input[value='train loss']")
-    left, top, width, height = box(browser, "#chart")
+    click(browser, "input[value='train loss']")
+    left, top, width, height = bounding_box(browser, "#chart")
     browser.drag(left + 0.3 * width, left + 0.5 * width, top + height / 2)
-    view = stretch(browser)
+    view = visible_steps(browser)
     row = {"step": 6400, "split": "train", "loss": 0.125, "error": 1.0}
     with (directory / "metrics.jsonl").open("a") as file:
         file.write(json.dumps(row) + "\n")
-    browser.until(lambda: "under way, 100 %" in "".join(texts(browser, ".bars .who")))
+    browser.until(lambda: "running, 100 %" in "".join(texts(browser, ".bars .who")))
     assert (
         browser.run("document.querySelector('input[name=metric]:checked').value") == "train loss"
     )
-    assert stretch(browser) == view
-    press(browser, "[aria-label='Show all steps']")
-    assert stretch(browser)[1] == 6400
+    assert visible_steps(browser) == view
+    click(browser, "[aria-label='Show all steps']")
+    assert visible_steps(browser)[1] == 6400
     assert browser.complaints == []
     process.send_signal(signal.SIGINT)
     _, complaint = process.communicate(timeout=30)

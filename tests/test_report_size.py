@@ -5,7 +5,7 @@ import re
 import time
 from pathlib import Path
 
-from browser import Browser, lines, quiet
+from browser import Browser, assert_no_errors, drawn_lines
 from hypothesis import given
 from hypothesis import strategies as st
 from made_runs import make, resnet
@@ -28,8 +28,8 @@ def test_fifty_runs_are_small_and_quick(browser: Browser, tmp_path: Path) -> Non
     start = time.monotonic()
     browser.open((tmp_path / "report.html").as_uri())
     assert time.monotonic() - start < 10
-    assert len(lines(browser)) == 2
-    quiet(browser)
+    assert len(drawn_lines(browser)) == 2
+    assert_no_errors(browser)
 
 
 def test_a_row_for_every_step_keeps_its_spike(tmp_path: Path) -> None:

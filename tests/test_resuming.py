@@ -1,4 +1,4 @@
-"""Runs that are spoilt between two lives: each is mended, or refused with its reason."""
+"""Runs whose files are damaged between two starts: each is repaired, or refused with a reason."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""Each room imports only from rooms above it, and the library never from the laboratory."""
+"""Modules import only from modules earlier in the order below; the library never from the lab."""
 
 import ast
 from pathlib import Path
@@ -11,22 +11,22 @@ LIBRARY = ["errors", "limits", "files", "patterns", "fusion", "blocks", "heads",
 LIBRARY += ["surgery", "modelspec", "pretrained", "export", "timm"]
 LAB = ["paper", "statistics", "sequential", "data", "recipes", "training", "runs", "transfer"]
 LAB += ["measure", "compare", "sweep", "experiments", "claims", "report"]
-ROOMS = [*LIBRARY, *(f"lab.{name}" for name in LAB), "cli"]
+ORDER = [*LIBRARY, *(f"lab.{name}" for name in LAB), "cli"]
 PACKAGE = Path(sortnet.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
 def named(parts: tuple[str, ...]) -> str:
-    """The room of a module: its first part, or its first two below the laboratory."""
+    """Return the entry of `ORDER` for a dotted name: its first part, or two parts in the lab."""
     return ".".join(parts[:2]) if parts[0] == "lab" else parts[0]
 
 
-def room(path: Path) -> str:
+def entry(path: Path) -> str:
     return named(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
 def imported(path: Path) -> set[str]:
-    """The rooms that a file imports, wherever in the file it does so."""
+    """Return the entries of `ORDER` that a file imports, at the top or inside functions."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -36,20 +36,20 @@ def imported(path: Path) -> set[str]:
             module = node.module or ""
             names |= {f"{module}.{alias.name}" for alias in node.names}
     parts = [tuple(name.split(".")) for name in names]
-    return {named(p[1:]) for p in parts if p[0] == "sortnet" and len(p) > 1} & set(ROOMS)
+    return {named(p[1:]) for p in parts if p[0] == "sortnet" and len(p) > 1} & set(ORDER)
 
 
-def test_every_file_has_a_room() -> None:
+def test_every_file_is_in_the_order() -> None:
     outside = {"__init__", "__main__", "lab.__init__"}
-    assert {room(path) for path in FILES} - outside == set(ROOMS)
+    assert {entry(path) for path in FILES} - outside == set(ORDER)
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if room(p) in ROOMS], ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [p for p in FILES if entry(p) in ORDER], ids=lambda p: p.stem)
 def test_imports_only_from_above(path: Path) -> None:
-    above = set(ROOMS[: ROOMS.index(room(path)) + 1])
+    above = set(ORDER[: ORDER.index(entry(path)) + 1])
     assert imported(path) <= above
 
 
-def test_only_the_command_line_knows_tyro() -> None:
-    users = {room(path) for path in FILES if "import tyro" in path.read_text()}
+def test_only_the_command_line_imports_tyro() -> None:
+    users = {entry(path) for path in FILES if "import tyro" in path.read_text()}
     assert users == {"cli"}

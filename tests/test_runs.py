@@ -70,7 +70,7 @@ def test_a_finished_run_is_a_network(finished: Path) -> None:
 def test_predict_reads_ordinary_pictures(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of any size and shape, in colour or not: classes with probabilities that fall."""
+    """Of any size and shape, in color or not: classes with probabilities that fall."""
     Image.new("RGB", (640, 411), (200, 30, 30)).save(tmp_path / "photo.jpg")
     Image.new("L", (8, 9), 120).save(tmp_path / "small.png")
     paths = [str(tmp_path / "photo.jpg"), str(tmp_path / "small.png")]
@@ -96,9 +96,9 @@ def test_weights_of_another_run_are_a_start(finished: Path) -> None:
 
     run = Run("lenet", SHORT, init=str(finished), freeze=("conv1.*", "conv2.*"), name="tuned")
     network = runs.fresh(run, data.load("digits"))
-    learnt = runs.load(finished)[0].state_dict()
+    trained = runs.load(finished)[0].state_dict()
     for name, weight in network.named_parameters():
-        assert torch.equal(weight, learnt[name])
+        assert torch.equal(weight, trained[name])
         assert weight.requires_grad != name.startswith(("conv1", "conv2"))
     with pytest.raises(ValueError, match="--freeze layer9"):
         runs.fresh(replace(run, freeze=("layer9.*",)), data.load("digits"))
@@ -168,7 +168,7 @@ def test_a_recipe_with_gates_gives_them_to_products_only(tmp_path: Path) -> None
     gates = {key for key in network.state_dict() if key.endswith("gate")}
     assert len(gates) == 3
     assert config.options["gate"] == "zero"
-    assert all(network.get_parameter(key).abs().max() > 0 for key in gates)  # they have learnt
+    assert all(network.get_parameter(key).abs().max() > 0 for key in gates)  # they were trained
     assert "gate" not in replace(run, fusion="sum+max").built(32)
     assert replace(run, options={"gate": "one"}).built(32)["gate"] == "one"
 

@@ -70,7 +70,7 @@ def ended(command: "subprocess.Popen[str]") -> tuple[int, list[str]]:
 
 
 def outcome(directory: Path) -> dict[str, str]:
-    """All that must not depend on where and in how many lives a run was trained."""
+    """Return everything that must not depend on where and in how many starts a run was trained."""
     result = json.loads((directory / "result.json").read_bytes())
     plain = {name: result[name] for name in result if name not in ("seconds", "sha256")}
     names = ("model.safetensors", "metrics.jsonl")
@@ -116,7 +116,7 @@ def lives(directory: Path) -> list[str]:
 
 
 def test_a_disturbed_grid_on_two_nodes_is_the_one_at_home(tmp_path: Path, slurm: Cluster) -> None:
-    """The command is left, a node dies, an element's time is up, another one is preempted."""
+    """The command ends, a node dies, an element reaches its time limit, another is preempted."""
     out = tmp_path / "cluster"
     killed, timed, preempted, *_ = (out / cell.run.id for cell in SIX)
     options = ["--cpus", "2", "--memory", "1GB", "--setup", f"echo >> {tmp_path}/lives"]

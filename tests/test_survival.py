@@ -1,4 +1,4 @@
-"""Runs that are killed, for real, and end as if nothing had happened."""
+"""Runs in processes that are really killed end with the same result as uninterrupted ones."""
 
 import json
 import multiprocessing
@@ -19,11 +19,11 @@ from sortnet.lab import runs
 from sortnet.lab.training import checkpoint
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["sortnet.lab.runs", "sklearn.datasets"])  # once, not in each life
+CONTEXT.set_forkserver_preload(["sortnet.lab.runs", "sklearn.datasets"])  # imported once
 
 
 def outcome(directory: Path) -> dict[str, bytes]:
-    """All that must not depend on how often a run was killed."""
+    """Return everything that must not depend on how often a run was killed."""
     newest, damaged = checkpoint.latest(directory / "checkpoints")
     assert newest is not None
     assert not damaged
@@ -41,8 +41,8 @@ def outcome(directory: Path) -> dict[str, bytes]:
     }
 
 
-def live(out: Path, moment: int = -1) -> int | None:
-    process = CONTEXT.Process(target=survivors.live, args=(out, moment))
+def train_in_process(out: Path, moment: int = -1) -> int | None:
+    process = CONTEXT.Process(target=survivors.train_until_killed, args=(out, moment))
     process.start()
     process.join()
     return process.exitcode
@@ -63,13 +63,13 @@ def test_twenty_kills_leave_no_trace(tmp_path: Path) -> None:
     chosen = [writing[i * len(writing) // 12] for i in range(12)]
     chosen += [stepping[i * len(stepping) // 8] for i in range(8)]
     assert len({moments[i] for i in chosen}) >= 6
-    # Killed twice each: late, and then early in the life that is left, so that none is missed.
+    # Killed twice each: late, and then early after the restart, so that no moment is missed.
     chosen.sort()
     for i in range(10):
         out = tmp_path / f"killed{i}"
         for moment in (chosen[10 + i], chosen[9 - i]):
-            assert live(out, moment) == -signal.SIGKILL
-        assert live(out) == 0
+            assert train_in_process(out, moment) == -signal.SIGKILL
+        assert train_in_process(out) == 0
         assert outcome(out / survivors.RUN.id) == expected
         assert not list((out / survivors.RUN.id).rglob(".*"))
 
@@ -120,13 +120,13 @@ def test_a_signal_saves_and_exits(tmp_path: Path, number: signal.Signals) -> Non
     newest, _ = checkpoint.latest(directory / "checkpoints")
     assert newest is not None
     lines = runs.examine(directory)
-    assert f"would go on at step {newest.step:,} of 7,000" in lines
+    assert f"would resume at step {newest.step:,} of 7,000" in lines
     assert "not in use" in lines
     assert runs.events(directory)[-1]["event"] == "stop"
 
 
 def training_on_images(tmp_path: Path) -> "tuple[subprocess.Popen[str], Path]":
-    """A process that trains, with others that read images for it, and the run's directory."""
+    """Return a training process with image workers, and the run's directory."""
     for i in range(40):
         (tmp_path / "images" / f"class{i % 2}").mkdir(parents=True, exist_ok=True)
         pixels = np.full((32, 32, 3), i, np.uint8)
@@ -140,7 +140,7 @@ def training_on_images(tmp_path: Path) -> "tuple[subprocess.Popen[str], Path]":
 
 
 def test_a_killed_run_can_go_on_at_once(tmp_path: Path) -> None:
-    """The processes that read images live on for seconds, and must not keep its lock."""
+    """The image workers live for some seconds longer, and must not keep its lock."""
     process, directory = training_on_images(tmp_path)
     assert f"{process.pid}" in str(files.holder(directory / "lock"))
     process.kill()

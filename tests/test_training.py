@@ -1,4 +1,4 @@
-"""The training loop: its steps, its faults, and the processes that share it."""
+"""The training loop: its steps, non-finite values, and several processes."""
 
 import io
 import json
@@ -39,7 +39,7 @@ RUN = Run("lenet", RECIPE)
 
 
 class Log(Callback):
-    """Remembers what it is told."""
+    """Stores the rows and notes it is called with."""
 
     def __init__(self) -> None:
         self.rows: list[dict[str, Any]] = []
@@ -82,13 +82,13 @@ def test_a_step_is_sgd_as_written_down(tmp_path: Path) -> None:
         torch.testing.assert_close(p, q, rtol=1e-10, atol=1e-12)
 
 
-def test_batch_normalisation_can_decay_on_its_own(tmp_path: Path) -> None:
+def test_batch_normalization_can_have_its_own_decay(tmp_path: Path) -> None:
     dataset = data.load("digits")
     recipe = replace(RECIPE, decay=1e-3, norm_decay=5e-4)
     network = fresh(Run("resnet20", recipe), dataset)
     groups = Trainer(network, dataset, recipe, seed=0, directory=tmp_path).optimizer.param_groups
     counts = {group["weight_decay"]: len(group["params"]) for group in groups}
-    assert counts == {1e-3: 21, 5e-4: 38}  # 19 convolutions, a classifier; 19 normalisations
+    assert counts == {1e-3: 21, 5e-4: 38}  # 19 convolutions, a classifier; 19 normalizations
 
 
 def _take_a_step(rank: int, directory: Path) -> None:
@@ -198,7 +198,7 @@ def test_bad_gradients_are_found_where_the_backward_pass_meets_them() -> None:
 
 
 def first_fault(directory: Path, logit: float, **more: Any) -> str | None:  # noqa: ANN401
-    """What is named if one image's first logit is this, before dropout."""
+    """Return the module that is named if one image's first logit has this value before dropout."""
     dataset = data.load("digits")
     network = nn.Sequential(nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3072, 10), nn.Dropout())
     network.get_parameter("2.weight").data.zero_()

@@ -31,14 +31,14 @@ MEAN, STD = (0.4, 0.5, 0.6), (0.2, 0.25, 0.3)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Categories of 61 to 63 tiny images each: a colour of its own, and noise."""
-    root = tmp_path_factory.mktemp("images") / "colours"
+    """Categories of 61 to 63 tiny images, each of one color with noise."""
+    root = tmp_path_factory.mktemp("images") / "colors"
     draw = np.random.default_rng(0)
     for category in range(CATEGORIES):
         (root / f"kind{category:02}").mkdir(parents=True)
-        colour = draw.integers(60, 200, 3)
+        color = draw.integers(60, 200, 3)
         for i in range(61 + category % 3):
-            pixels = (colour + draw.normal(0, 12, (6, 7, 3))).clip(0, 255).astype(np.uint8)
+            pixels = (color + draw.normal(0, 12, (6, 7, 3))).clip(0, 255).astype(np.uint8)
             Image.fromarray(pixels).save(root / f"kind{category:02}" / f"{i}.png")
     return root
 
@@ -273,7 +273,7 @@ def test_wrong_input_is_one_line(net: Path, folder: Path, tmp_path: Path) -> Non
         assert "\n" not in str(caught.value)
 
     fails("category 'kind00' has 61 images, but 61 for training", per_class=61)
-    fails("0 splits", splits=0)
+    fails("splits is 0", splits=0)
     fails("LeNet\\*-SORT has no layer 'fc9'; there are conv1", layers=["fc9"])
     fails("unknown dataset 'caltech'", data="caltech")
     fails("caltech256 is not in", FileNotFoundError, data="caltech256", root=tmp_path)

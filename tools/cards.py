@@ -12,10 +12,10 @@ NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
 
 
 def markdown(name: str) -> str:
-    """A card.
+    """Return the model card of a network.
 
     Arguments:
-        name: What `sortnet.load` calls it.
+        name: Its name, as passed to `sortnet.load`.
     """
     network, config = pretrained.load(name)
     run, test = Run.from_json(config.trained["run"]), config.trained["test"]

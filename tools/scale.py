@@ -1,4 +1,4 @@
-"""What ImageNet needs on several GPUs: counted from the networks, divided by a GPU's rates.
+"""The demands of ImageNet training on several GPUs, counted from the networks.
 
 python -m tools.scale    # writes results/scale.json
 """
@@ -16,25 +16,25 @@ from sortnet.lab.recipes import DEFAULTS
 from sortnet.networks import create_model, display
 
 PASSES = 3
-"""A backward pass is two forward passes' work: by the weights and by the input."""
+"""A backward pass takes twice the work of a forward pass: gradients of weights and of inputs."""
 WEIGHTS = 3 * 4
-"""Bytes for each weight: itself, its gradient, its momentum, in float32."""
+"""Bytes per weight: weight, gradient and momentum in float32."""
 NETWORKS = {"alexnet": {"branched": True}, "resnet18": {}, "resnet34": {}, "resnet50": {}}
 IMAGES = (8, 16)
-"""Two batches; what the larger one keeps more is what an image costs."""
+"""Two batch sizes; the difference of the saved bytes gives the bytes per image."""
 
 
 @dataclass(frozen=True)
 class Demand:
-    """What training a network needs.
+    """The demands of training a network.
 
     Attributes:
         name: The network, with SORT.
-        parameters: How many numbers it learns, which are exchanged in every step.
-        work: Multiply-adds of an image's forward pass.
-        kept: Bytes that an image's forward pass keeps for the backward pass, in float32.
-        batch: Images in a step of its recipe.
-        steps: Of its recipe.
+        parameters: Number of parameters, whose gradients are exchanged in every step.
+        work: Multiply-adds per image of a forward pass.
+        kept: Bytes per image saved for backward, in float32.
+        batch: Images per step of its recipe.
+        steps: Steps of its recipe.
     """
 
     name: str
@@ -45,32 +45,32 @@ class Demand:
     steps: int
 
     def memory(self, gpus: int) -> float:
-        """Bytes on each GPU: weights and what its part of the batch keeps; no workspace."""
+        """Return the bytes on each GPU: weights, and what its part of the batch saves."""
         return WEIGHTS * self.parameters + self.kept * self.batch / gpus
 
     def exchanged(self, gpus: int) -> float:
-        """Bytes that each GPU sends in a step, by a ring all-reduce of float32 gradients."""
+        """Return the bytes that each GPU sends per step, in a ring all-reduce in float32."""
         return 2 * (gpus - 1) / gpus * 4 * self.parameters
 
     def computing(self, gpus: int, rate: float) -> float:
-        """Seconds of a step's arithmetic.
+        """Return the seconds of arithmetic per step.
 
         Arguments:
-            gpus: How many share the batch.
-            rate: Multiply-adds that one of them does in a second.
+            gpus: Number of GPUs that share the batch.
+            rate: Multiply-adds per second of one GPU.
         """
         return PASSES * self.work * self.batch / gpus / rate
 
 
 def demand(network: str, **options: Any) -> Demand:  # noqa: ANN401
-    """Count what a network of the paper needs, with SORT.
+    """Count the demands of a network of the paper, with SORT.
 
     Arguments:
-        network: Out of `NETWORKS`.
+        network: A name in `NETWORKS`.
         options: Further arguments of `create_model`.
     """
     model, recipe = create_model(network, fusion="sort", **options), DEFAULTS[network]
-    with kernels.using("eager"):  # keeps the same, and there is nothing to compile
+    with kernels.using("eager"):  # saves the same as kernels, without compiling them
         kept = [
             measure.saved_bytes(model, torch.zeros(count, 3, model.size, model.size))
             for count in IMAGES

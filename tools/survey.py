@@ -33,9 +33,9 @@ class Case:
 
     Attributes:
         name: The library and the model's name in it.
-        sites: How many sites it should have.
-        why: How that number comes about, or why there are none.
-        side: The side of the images; small where the model allows it.
+        sites: Expected number of sites.
+        why: The reason for that number, or why there are none.
+        side: Side of the images; small where the model allows it.
         options: Arguments that make the model smaller.
     """
 
@@ -53,7 +53,7 @@ def _stages(
     side: int = 64,
     options: dict[str, Any] | None = None,
 ) -> Case:
-    """A model of blocks in stages, with the same number of sites in each block."""
+    """Return a model of blocks in stages, with the same number of sites in each block."""
     depths = tuple(depths)
     times = f", {each} in each" if each > 1 else ""
     why = f"{' + '.join(map(str, depths))} blocks{times}"
@@ -61,14 +61,14 @@ def _stages(
 
 
 def _inverted(name: str, repeats: Iterable[int], side: int = 64) -> Case:
-    """A model of inverted residuals: the first block of a stage changes the shape."""
+    """Return a model of inverted residuals: the first block of a stage has no shortcut."""
     repeats = tuple(repeats)
     why = f"stages of {', '.join(map(str, repeats))} blocks, all but each first"
     return Case(name, sum(n - 1 for n in repeats), why, side)
 
 
 def _detector(name: str, count: int, why: str) -> Case:
-    """A detector that scales its images, here to a small size."""
+    """Return a detector that resizes its images, here to a small size."""
     return Case(f"torchvision:{name}", count, why, 96, {"min_size": 96, "max_size": 96})
 
 
@@ -181,9 +181,9 @@ class Outcome:
 
     Attributes:
         name: The model.
-        sites: How many sites were found.
-        expected: How many it should have.
-        why: How that number comes about.
+        sites: Number of sites found.
+        expected: Expected number of sites.
+        why: The reason for that number.
         problems: The sites that cannot be changed, and why.
         equal: Whether the copy with ``sum`` gives the outputs of the model bit for bit, in
             evaluation and training mode, has the same keys, and leaves the model untouched.

@@ -1,4 +1,4 @@
-"""The command line: the only modules that import tyro.
+"""The command line: the only package that imports tyro.
 
 Commands import what they need when they run, so that ``sortnet --help`` answers at once.
 """
@@ -35,19 +35,19 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 
 def overview() -> str:
-    """What ``sortnet --help`` prints: each command in a line."""
+    """Return what ``sortnet --help`` prints: one line per command."""
     lines = ["sortnet: second-order response fusion for PyTorch, the SORT paper as a tool", ""]
     for name, command in COMMANDS.items():
         summary = (command.__doc__ or "").partition("\n")[0]
         lines.append(f"  sortnet {name:<10} {summary}")
-    lines += ["", "sortnet COMMAND --help has a command's arguments, with examples."]
+    lines += ["", "sortnet COMMAND --help shows the arguments of a command, with examples."]
     return "\n".join(lines)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; a user's mistake is one line and exit code 2, a failure one line and 1.
+    """Run a command; a usage error is one line and exit code 2, a failure one line and 1.
 
-    A defect of this package is raised on: Python shows its traceback and exits with 1.
+    A defect of this package is raised again: Python shows its traceback and exits with 1.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     if arguments == ["--version"]:
@@ -67,14 +67,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"sortnet: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader, head or less, has seen enough
+    except BrokenPipeError:  # the reader, such as head or less, has closed the pipe
         sys.stdout = None
         return 0
     except KeyboardInterrupt:
         return 130
     except Exception as error:
         code = _failure(error)
-        if code is None:  # a defect: the traceback is what helps
+        if code is None:  # a defect: show the traceback
             raise
         print(f"sortnet: {error or 'there is not enough memory'}", file=sys.stderr)
         return code
@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _failure(error: Exception) -> int | None:
-    """The exit code of a failure that is the machine's or the run's; None for a defect."""
+    """Return the exit code of a failure of the machine or the run; None for a defect."""
     if isinstance(error, OSError | MemoryError | Damaged):
         return 1
     from sortnet.lab.training import Diverged, Interrupted

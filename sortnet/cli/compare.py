@@ -1,4 +1,4 @@
-"""The command that compares fusions: compare, and the demo, which is such a comparison."""
+"""Commands that compare fusions: compare, and demo, which is a small comparison."""
 
 import sys
 from dataclasses import replace
@@ -61,39 +61,39 @@ def compare(
 
     Args:
         model: resnet20, torchvision:resnet18, timm:resnet10t, package.module:function, or a run.
-        data: A data set's name, or the path of an image folder.
+        data: Name of a dataset, or path of an image folder.
         fusion: The variants; the first one is the baseline.
-        gate: Weight second-order terms by a learnable number per channel, from zero or one.
-        where: A pattern over the sites where fusions are put; all without it.
-        seeds: How many; fewer than three decide nothing.
+        gate: Multiply second-order terms by a learnable number per channel; its initial value.
+        where: A pattern over the sites to fuse; default: all sites.
+        seeds: Number of seeds; fewer than three decide nothing.
         until: decided adds seeds until the interval decides, up to the largest number.
-        max_seeds: The largest number of seeds with --until decided.
+        max_seeds: Largest number of seeds with --until decided.
         recipe: scratch or finetune, or a recipe of the paper.
-        steps: Steps of each run; the recipe's own number without it.
-        epochs: How many passes over the training images, in place of steps.
-        optimizer: adamw has a fiftieth of the recipe's rate, and a weight decay of 0.05.
-        rate: The learning rate after the warm-up.
-        batch: Images in a step.
-        weights: A run, a safetensors file or a state dict whose weights are the first ones.
+        steps: Steps of each run; default: those of the recipe.
+        epochs: Epochs of each run, instead of steps.
+        optimizer: adamw uses a fiftieth of the recipe's rate, and a weight decay of 0.05.
+        rate: Learning rate after the warm-up.
+        batch: Images per step.
+        weights: Weights to start from: a run, a safetensors file or a state dict.
         pretrained: Start from the weights that torchvision or timm offers for download.
-        size: The side to which the images of a folder are resized.
+        size: Side to which the images of a folder are resized.
         branched: The two-branch form of lenet, bignet or alexnet.
-        validation: How many training images are held out, for learning curves.
+        validation: Number of training images to hold out for learning curves.
         cost: Measure step time, inference time and bytes saved for backward.
-        out: The comparison's directory; runs/compare-DATA-MODEL without it.
-        root: The directory of all data sets.
-        json: Where to write the answer as well.
-        precision: What convolutions compute in; auto: bfloat16 where the hardware has it.
-        device: Where to train; auto: the accelerator if there is one.
-        threads: How many cores to use; all without it. With --on or --processes every run has one.
-        grid: Where runs are trained; here, one after the other, without --on and --processes.
+        out: Directory of the comparison; default: runs/compare-DATA-MODEL.
+        root: Directory of all datasets.
+        json: Another file for the answer.
+        precision: Dtype of convolutions; auto: bfloat16 if the hardware has it.
+        device: Device to train on; auto: the accelerator if there is one.
+        threads: CPU threads; default: one per core. With --on or --processes each run has one.
+        grid: Where runs are trained; default: in this process, one after the other.
     """
     limits.check_given(rate=rate, batch=batch, threads=threads, steps=steps, epochs=epochs)
     limits.check_given(seeds=seeds, max_seeds=max_seeds)
     if seeds == 1:
-        raise UsageError("--seeds is 1, which has no interval; 3 are the least that decide")
+        raise UsageError("--seeds is 1, which gives no interval; at least 3 are needed to decide")
     if json is not None and not json.parent.is_dir():
-        raise UsageError(f"{json.parent} is not there to put {json.name} into")
+        raise UsageError(f"cannot write {json}: there is no directory {json.parent}")
     tune(threads)
 
     def train_all(runs: "Sequence[Run]", out: Path, root: Path) -> "Mapping[str, Any]":
@@ -105,7 +105,7 @@ def compare(
             return train_all(runs, out, root, engine=grid.engine(out), device=device, show=show)
 
     elsewhere = grid.on != "local" or grid.processes is not None
-    answer = _compared(
+    answer = _compare_with_progress(
         model=model,
         data=data,
         fusions=fusion,
@@ -129,7 +129,7 @@ def compare(
         cost=cost,
         train_all=train_all if elsewhere else None,
     )
-    _tell(answer, json)
+    _report(answer, json)
 
 
 def _recipe(name: str, optimizer: str, rate: float | None, batch: int | None) -> "Recipe":
@@ -143,8 +143,8 @@ def _recipe(name: str, optimizer: str, rate: float | None, batch: int | None) ->
     return found if rate is None else found.with_learning_rate(rate)
 
 
-def _compared(**arguments: Any) -> "Answer":  # noqa: ANN401
-    """Compare, with a bar over all runs."""
+def _compare_with_progress(**arguments: Any) -> "Answer":  # noqa: ANN401
+    """Compare, with one progress bar for all runs."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -161,7 +161,7 @@ def _compared(**arguments: Any) -> "Answer":  # noqa: ANN401
         return run(**arguments, show=show)
 
 
-def _tell(answer: "Answer", json: Path | None) -> None:
+def _report(answer: "Answer", json: Path | None) -> None:
     """Print the answer, draw the curves and write the page."""
     from sortnet import files
     from sortnet.lab.compare import FILE
@@ -180,17 +180,15 @@ def demo(out: Path = Path("runs/demo")) -> None:
     """Compare LeNet* with and without SORT on a few digits.
 
     Args:
-        out: The directory of the runs; a second demo finds them there.
+        out: Directory of the runs; a second demo reuses them.
     """
     from sortnet.lab.recipes import LENET
 
     tune()
-    branched = {
-        "branched": True
-    }  # the paper's recipe, shortened; nothing was tuned for the outcome
-    answer = _compared(
-        model="lenet", data="digits", recipe=LENET, steps=60, options=branched, out=out
+    # the paper's recipe, shortened; nothing was tuned for the outcome
+    answer = _compare_with_progress(
+        model="lenet", data="digits", recipe=LENET, steps=60, options={"branched": True}, out=out
     )
-    _tell(answer, None)
+    _report(answer, None)
     print("60 steps on digits show how it works, not whether SORT helps. Your own model:")
     print("sortnet compare torchvision:resnet18 --data path/to/images")

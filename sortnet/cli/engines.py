@@ -1,4 +1,4 @@
-"""What commands that train several runs have in common: where to train, and the progress."""
+"""Shared by commands that train several runs: the flags for where to train, and the progress."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -24,16 +24,16 @@ class Grid:
     on: Literal["local", "slurm"] = "local"
     """This machine, or a SLURM cluster: one array job with one element for each run."""
     processes: int | None = None
-    """How many runs are trained at a time; by default one for each core here, and as many as there
-    is room for on a cluster."""
+    """Number of runs trained at a time; by default one per core on this machine, and as many as
+    SLURM can place on a cluster."""
     partition: str | None = None
     """SLURM's partition."""
     gpus: int | None = None
-    """GPUs of each run on SLURM; several train it together, under torchrun."""
+    """GPUs per run on SLURM; with several, the run is trained under torchrun."""
     cpus: int | None = None
-    """CPUs of each run on SLURM."""
+    """CPUs per run on SLURM."""
     memory: str | None = None
-    """Memory of each run on SLURM, such as 64GB."""
+    """Memory per run on SLURM, such as 64GB."""
     time: str | None = None
     """SLURM's time limit, 4:00:00 by default; a longer run is saved, requeued and resumed."""
     account: str | None = None
@@ -51,7 +51,7 @@ class Grid:
             raise UsageError(f"--{given[0]} is for --on slurm")
 
     def engine(self, out: Path) -> "Engine":
-        """Return where to train.
+        """Return the engine that trains the runs.
 
         Arguments:
             out: The directory of all runs.
@@ -67,7 +67,7 @@ class Grid:
         return Slurm(out, Options(**given))
 
     def canceled(self, runs: "Sequence[Run]", out: Path) -> bool:
-        """Cancel the jobs of some runs if that was asked for, and say so."""
+        """Cancel the jobs of some runs if `cancel` is set; return whether it is."""
         if not self.cancel:
             return False
         from sortnet.lab.sweep.slurm import Slurm

@@ -1,4 +1,4 @@
-"""Flags that several commands share: which model, how it is trained, how the run is kept."""
+"""Flags that several commands share: the model, its training, and the run's files and device."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,32 +23,32 @@ Device = Literal["auto", "cpu", "cuda", "mps", "xpu"]
 
 @dataclass(frozen=True)
 class Choice:
-    """Which model: what `sortnet.modelspec.create` takes, as flags."""
+    """The model: the arguments of `sortnet.modelspec.create` as flags."""
 
     network: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
     """resnet20, torchvision:resnet18, timm:resnet10t, package.module:function, or a run."""
     fusion: str = "sum"
     """Terms joined by + (sum max prod root square), or sort, the paper's choice."""
     num_classes: int | None = None
-    """How many classes; as many as in the paper without it."""
+    """Number of classes; by default as in the paper."""
     branched: bool = False
     """The two-branch form of lenet, bignet or alexnet."""
     norm: bool = False
-    """Batch normalisation in lenet, bignet or alexnet."""
+    """Batch normalization in lenet, bignet or alexnet."""
     style: Literal["he", "xu"] | None = None
-    """Of resnet20, resnet32 or resnet56."""
+    """Style of resnet20, resnet32 or resnet56."""
     width: int | None = None
-    """Of wrn28."""
+    """Width of wrn28."""
     gate: Literal["zero", "one"] | None = None
-    """Weight the second-order term by a learnable number per channel, from zero or one."""
+    """Multiply the second-order term by a learnable number per channel; its initial value."""
     head: str | None = None
-    """average, bilinear or compact, in place of the network's own."""
+    """Head that replaces the network's own: average, bilinear or compact."""
     size: int | None = None
-    """The images' side."""
+    """Side of the images."""
     where: str | None = None
-    """A pattern over the sites where the fusion is put; all without it."""
+    """A pattern over the sites to fuse; by default all sites."""
     weights: str | None = None
-    """A run, a safetensors file or a state dict whose weights are the first ones."""
+    """Weights to start from: a run, a safetensors file or a state dict."""
     pretrained: bool = False
     """Start from the weights that torchvision or timm offers for download."""
 
@@ -56,13 +56,13 @@ class Choice:
         limits.check_given(num_classes=self.num_classes, width=self.width, size=self.size)
 
     def start(self) -> "Start":
-        """The model's name, options and first weights; those of a run are its own."""
+        """Return the model's name, options and initial weights; a run has its own weights."""
         from sortnet.lab import runs
 
         return runs.start(self.network, self.weights)
 
     def options(self) -> dict[str, Any]:
-        """What else `sortnet.modelspec.create` is to be given."""
+        """Return further arguments of `sortnet.modelspec.create`."""
         asked: dict[str, Any] = {"branched": self.branched or None, "norm": self.norm or None}
         asked |= {"style": self.style, "width": self.width, "gate": self.gate}
         asked |= {"head": self.head, "size": self.size, "where": self.where}
@@ -71,7 +71,7 @@ class Choice:
         return {**self.start().options, **given}
 
     def build(self, fusion: str | None = None) -> "nn.Module":
-        """Build it; with a fusion given, that one in place of its own, and without a gate."""
+        """Create the model; a given fusion replaces its own and has no gate."""
         from sortnet import modelspec, pretrained
         from sortnet.lab.runs.execute import first_weights
 
@@ -86,7 +86,7 @@ class Choice:
         return network
 
     def with_config(self) -> "tuple[nn.Module, Config]":
-        """Build it in evaluation mode, with a description; its classes are called by numbers."""
+        """Create the model in evaluation mode, and its configuration; classes are numbered."""
         import torch
 
         from sortnet import modelspec
@@ -191,7 +191,7 @@ def tune(threads: int | None = None) -> None:
     """Set the process up for speed.
 
     Arguments:
-        threads: How many cores to use; as many as there are without it.
+        threads: Number of CPU threads; by default one per core.
     """
     import torch
 

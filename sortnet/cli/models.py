@@ -87,7 +87,7 @@ def info(choice: Chosen) -> None:
 
 
 def _summary(choice: Choice, network: "nn.Module", plain: "nn.Module") -> None:
-    """Print what is known of a model that is not the paper's."""
+    """Print the size and the sites of a model that is not one of the paper's."""
     import torch
 
     from sortnet import modelspec, surgery
@@ -104,10 +104,8 @@ def _summary(choice: Choice, network: "nn.Module", plain: "nn.Module") -> None:
     fused = sum(site.fusion != "sum" for site in found)
     print(f"{len(found)} sites where two branches meet, {fused} of them with another fusion")
     if choice.fusion != "sum":
-        learnt = measure.parameters(network) - measure.parameters(plain)
-        print(
-            f"{choice.fusion} adds to sum: {learnt:,} parameters, {total.fusion:,} multiply-adds"
-        )
+        added = measure.parameters(network) - measure.parameters(plain)
+        print(f"{choice.fusion} adds to sum: {added:,} parameters, {total.fusion:,} multiply-adds")
 
 
 def bench(
@@ -146,14 +144,14 @@ def bench(
         parts: Also measure the op, the blocks and the bilinear heads (eager only).
         json: File for all measurements.
         figure: Figure of the networks' ratios, as .svg and .png.
-        precision: Precision of convolutions; auto: bfloat16 where the hardware has it.
+        precision: Dtype of convolutions; auto: bfloat16 if the hardware has it.
         device: Device to measure; auto: the accelerator if there is one.
     """
     from rich.console import Console
     from rich.progress import Progress
     from rich.table import Table
 
-    from sortnet.lab.experiments import benchmark as cost
+    from sortnet.lab.experiments import benchmark
     from sortnet.lab.report import benchmark_tables as report
     from sortnet.lab.training import resolve_precision
 
@@ -162,8 +160,8 @@ def bench(
     if against == "pytorch":
         _against_pytorch(models or ("resnet20", "lenet"), rounds, precision, json)
         return
-    plan = cost.BenchmarkPlan(
-        models or tuple(cost.CASES),
+    plan = benchmark.BenchmarkPlan(
+        models or tuple(benchmark.CASES),
         rounds,
         compiled,
         against == "naive",
@@ -178,11 +176,11 @@ def bench(
         def show(name: str, done: int, total: int) -> None:
             progress.update(bar, description=name, completed=done, total=total)
 
-        for result in cost.bench(
+        for result in benchmark.bench(
             plan, show
         ):  # written after each part: an interruption loses one part
             if json is not None:
-                cost.write(result, json)
+                benchmark.write(result, json)
     for title, (heading, rows) in report.tables(result).items():
         table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
         for column in heading:
@@ -243,7 +241,7 @@ def sortify(
         model: resnet20, torchvision:resnet18, timm:resnet10t, package.module:function, or a run.
         where: A pattern over the names of the sites to change; default: all sites.
         fusion: Terms joined by + (sum max prod root square), or sort.
-        gate: Weight the second-order term by a learnable number per channel.
+        gate: Multiply the second-order term by a learnable number per channel; its initial value.
         weights: A safetensors file, a state dict or a run with the model's weights; default: new
             weights.
         pretrained: Download the weights that torchvision or timm offers.

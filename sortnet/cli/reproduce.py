@@ -1,4 +1,4 @@
-"""Commands that repeat the paper: reproduce, claims, transfer, report."""
+"""Commands that reproduce the paper: reproduce, claims, transfer, report."""
 
 import sys
 from collections import Counter
@@ -42,21 +42,22 @@ def reproduce(
     $ sortnet reproduce table1 --size mini --only "cifar10/lenet*"
     $ sortnet reproduce table3 --size paper --on slurm --partition gpu --gpus 8 --cpus 64
 
-    Running the same command again resumes what was stopped, and on SLURM follows what is queued.
+    Running the same command again resumes runs that were stopped; on SLURM it attaches to the
+    queued jobs.
 
     Args:
         experiment: table1, table2, table3, table4, figures, bilinear or cost; recipes, attempts,
             depth, roots, styles, rates, precision or evidence, which are ours.
-        size: smoke: seconds a run, on scikit-learn's digits. mini: the real data, a part of the
+        size: smoke: seconds per run, on scikit-learn's digits. mini: the real data, a shortened
             schedule. paper: the paper's schedule.
-        seeds: How many runs of each kind; by default those of the size.
-        data: The directory of all datasets.
-        out: The directory of all runs; those that have ended are not trained again.
-        only: A pattern of the runs to train, by the names of their directories.
-        results: A directory with one JSON file for each run that has ended; runs with a file are
-            not trained again.
-        precision: What convolutions compute in; auto: bfloat16 where the hardware has it.
-        device: Where networks run; auto: the accelerator if there is one.
+        seeds: Number of seeds; default: that of the size.
+        data: Directory of all datasets.
+        out: Directory of all runs; finished runs are not trained again.
+        only: A pattern over the directory names of the runs to train.
+        results: Directory with one JSON file per finished run; runs with a file are not trained
+            again.
+        precision: Dtype of convolutions; auto: bfloat16 if the hardware has it.
+        device: Device of the networks; auto: the accelerator if there is one.
         grid: Where to train.
     """
     from rich.console import Console
@@ -94,9 +95,9 @@ def reproduce(
 
 
 def _draw(results: "ExperimentResults", folder: Path) -> None:
-    """Draw Figures 1 to 4, and what the paper says of gradients and has no figure for.
+    """Draw Figures 1 to 4, and figures for the paper's statements about gradients.
 
-    What was measured for a figure is written beside it.
+    The measurements behind a figure are written beside it.
     """
     from rich.console import Console
 
@@ -133,14 +134,14 @@ def claims(
 
     Args:
         size: smoke takes minutes; mini and paper time every network.
-        data: Directory of all data sets.
+        data: Directory of all datasets.
         out: Directory of all runs; their results decide the claims about accuracy.
         json: File for the verdicts; `sortnet report` shows a claims.json next to its runs.
         only: Patterns of claims to test; other verdicts in the file are kept.
     """
     from rich.console import Console
 
-    from sortnet.lab import claims as room
+    from sortnet.lab import claims as lab_claims
 
     tune()
     console, errors = Console(), Console(file=sys.stderr)
@@ -150,7 +151,7 @@ def claims(
         def show(name: str, done: int, total: int) -> None:
             status.update(f"{done} of {total}: {name}")
 
-        for verdict in room.claims(size, data, out, show, only=only):
+        for verdict in lab_claims.claims(size, data, out, show, only=only):
             verdicts.append(verdict)
             claim = verdict.claim
             console.print(f"[bold]{verdict.verdict:14}[/bold] {claim.name} ({claim.place})")
@@ -159,7 +160,7 @@ def claims(
     counts = Counter(verdict.verdict for verdict in verdicts)
     print(", ".join(f"{count} {kind}" for kind, count in counts.most_common()))
     if json is not None:
-        room.write(verdicts, json)
+        lab_claims.write(verdicts, json)
 
 
 def transfer(
@@ -187,8 +188,8 @@ def transfer(
     Args:
         model: resnet20, torchvision:resnet18, timm:resnet10t, package.module:function, or a run.
         data: Name of a dataset, or path of an image folder.
-        layer: Activations by name; the default is the last pooling layer and those after it. Of a
-            model that is not the paper's, modules; the default is the input of the classifier.
+        layer: Names of activations; default: the last pooling layer and those after it. For models
+            that are not from the paper: names of modules; default: the input of the classifier.
         root: Directory of all datasets.
         per_class: Training images per category.
         splits: Number of random splits.
@@ -201,14 +202,14 @@ def transfer(
     from rich.console import Console
     from rich.progress import Progress
 
-    from sortnet.lab import transfer as room
+    from sortnet.lab import transfer as lab_transfer
     from sortnet.lab.training import resolve_device
 
     limits.check(per_class=per_class, splits=splits)
     resolve_device(device)
     tune()
     choice = Choice(model, weights=weights, pretrained=pretrained, size=size)
-    source: room.Model
+    source: lab_transfer.Model
     if choice.start().weights == model:  # a run, with its own weights
         source = model
     elif weights is None and not pretrained:
@@ -221,11 +222,11 @@ def transfer(
         def show(what: str, done: int, total: int) -> None:
             progress.update(bar, description=what, completed=done, total=total or None)
 
-        found: dict[str, room.Probe] | dict[str, room.Transfer]
+        found: dict[str, lab_transfer.Probe] | dict[str, lab_transfer.Transfer]
         if probe:
-            found = room.probe(source, data, root, layer, device=device, show=show)
+            found = lab_transfer.probe(source, data, root, layer, device=device, show=show)
         else:
-            found = room.transfer(
+            found = lab_transfer.transfer(
                 source,
                 data,
                 root,

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SHIPPED = "resnet20-sort-cifar10"
 """The shipped network, used if none is given."""
 PREDICT_BATCH = 64
-"""Images that are classified at a time."""
+"""Images per batch in `predict`."""
 
 
 def train(
@@ -52,7 +52,7 @@ def train(
         evaluations: Number of evaluations on the validation images.
         preprocess: For svhn: lcn, lcn-pylearn2 or none.
         freeze: Weights not to train: globs or regular expressions, such as 'layer[12].*'.
-        name: Suffix of the run's directory, to tell it from similar runs.
+        name: Suffix of the run's directory, to distinguish it from similar runs.
     """
     from sortnet.lab import runs
     from sortnet.lab.training import TrainerOptions, resolve_precision
@@ -290,12 +290,12 @@ def export(
     $ sortnet export torchvision:resnet18 --fusion sort --weights tuned.pt --onnx resnet18.onnx
 
     Args:
-        choice: Which model.
-        onnx: Where to write one ONNX file, for batches of any size.
-        torch_export: Where to write a .pt2 file of torch.export.
-        root: The directory of all data sets, for images to compare with.
+        choice: The model.
+        onnx: The ONNX file to write, for any batch size.
+        torch_export: The .pt2 file of torch.export to write.
+        root: Directory of all datasets, for images to compare with.
     """
-    from sortnet import export as room
+    from sortnet import export as exporter
     from sortnet.lab import runs
 
     if onnx is None and torch_export is None:
@@ -303,8 +303,8 @@ def export(
     tune()
     is_run = choice.start().weights == choice.network
     network, config = runs.load(choice.network) if is_run else choice.with_config()
-    images = runs.sample_images(config, root, room.IMAGES)
+    images = runs.sample_images(config, root, exporter.IMAGES)
     if onnx is not None:
-        print(room.to_onnx(network, config, onnx, images))
+        print(exporter.to_onnx(network, config, onnx, images))
     if torch_export is not None:
-        print(room.to_torch_export(network, config, torch_export, images))
+        print(exporter.to_torch_export(network, config, torch_export, images))

@@ -147,7 +147,7 @@ class Normalized(Branch):
 
     @classmethod
     def differentiable(cls, settings: NormSettings, saved: NormSaved) -> NormSaved:
-        """Recompute the saved statistics such that second derivatives pass through them."""
+        """Recompute the saved statistics, so that second derivatives pass through them."""
         if not settings.from_batch:
             return saved
         var, mean = torch.var_mean(widen(saved.raw), (0, 2, 3), correction=0)

@@ -1,4 +1,4 @@
-"""The laboratory: data, training, runs, measurements, the paper's numbers; needs ``[lab]``."""
+"""The lab: data, training, runs, measurements, the paper's numbers; needs ``sortnet[lab]``."""
 
 from sortnet.errors import require_lab
 

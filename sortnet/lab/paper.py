@@ -21,7 +21,7 @@ class PaperResult:
         branched: Whether each convolution became a two-branch module, the paper's asterisk. False
             for residual networks, whose blocks have two branches from the start.
         fusion: Terms joined by `+`, or `sort`; None where nothing is fused.
-        data: The data set.
+        data: The dataset.
         metric: What was measured. Names ending in `error` are better when lower, those ending in
             `accuracy` when higher.
         value: The number; None for the paper's dash, which means non-convergence in Table 1 and
@@ -67,7 +67,7 @@ class Claim:
         name: Short name, as `sortnet claims` shows it.
         place: Where the paper says so and what it shows for it, separated by commas.
         statement: What should be true.
-        bound: If the claim is about a cost, the most that SORT may add, in per cent of the sum's.
+        bound: If the claim is about a cost, the most that SORT may add, in percent of the sum's.
     """
 
     name: str
@@ -173,7 +173,7 @@ TABLE3 = _table(
     },
 )
 
-# Mean over 10 splits, with its deviation; one column for each layer that gave the features.
+# Mean over 10 splits, with its deviation; one column per layer of the features.
 TABLE4 = _table(
     "Table 4",
     tuple(("caltech256", f"{layer}-accuracy") for layer in ("pool5", "fc6", "fc7")),
@@ -222,10 +222,10 @@ def find_results(**wanted: str | bool | None) -> tuple[PaperResult, ...]:
 
 
 def claim(name: str) -> Claim:
-    """Return the claim of that name.
+    """Return a claim by its name.
 
     Raises:
-        ValueError: There is none.
+        ValueError: There is no such claim.
     """
     for known in CLAIMS:
         if known.name == name:

@@ -269,7 +269,7 @@ DEFAULTS = {
 
 
 def recipe(name: str) -> Recipe:
-    """Return a recipe by its name, or by that of its network; scratch for a foreign model."""
+    """Return a recipe by its name or its network's; ``scratch`` for models not in the paper."""
     known = GENERAL | DEFAULTS | RECIPES
     if ":" in name:
         return SCRATCH

@@ -20,9 +20,9 @@ from sortnet.errors import UsageError
 from sortnet.lab.statistics import ALPHA, FEWEST
 
 POWER = 0.8
-"""The probability to find a difference that is there, which seeds are planned for."""
+"""Default power: the probability of finding a true difference."""
 MOST = 100_000
-"""Seeds beyond which nobody plans."""
+"""Largest number of seeds that is planned."""
 SIMULATIONS = 400_000
 """Sequences of null differences from which boundaries are computed."""
 
@@ -46,7 +46,9 @@ def seeds_needed(
         (10, 10, 34)
     """
     if not deviation >= 0 or not difference > 0:
-        raise UsageError(f"no seeds can be planned for {difference} beside {deviation}")
+        raise UsageError(
+            f"seeds cannot be planned for difference {difference} and deviation {deviation}"
+        )
     low, high = FEWEST - 1, FEWEST
     while _power(high, deviation, difference, alpha) < power:
         low, high = high, 2 * high
@@ -76,9 +78,9 @@ def boundaries(most: int, alpha: float = ALPHA) -> dict[int, float]:
     The error probability is spent over the looks, one after each seed from the third on, by the
     spending function of Lan and DeMets (1983) that resembles O'Brien and Fleming's boundaries:
     hardly any of it at the first looks. So a comparison that runs to its last seed loses little
-    beside a t-test with that many seeds planned.
+    power compared with a t-test planned for that many seeds.
 
-    Under the null hypothesis the joint distribution of the t statistics depends on nothing (they
+    Under the null hypothesis the joint distribution of the t statistics has no parameters (they
     do not change with the unit of the differences), so it is simulated: at each look the boundary
     is the quantile among the sequences that have not crossed one before. The generator is fixed,
     and the standard error of the total probability is 0.0004 at 0.05.

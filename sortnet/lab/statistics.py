@@ -59,7 +59,7 @@ class Comparison:
         mean: Of the differences.
         low: The lower end of the mean's 95 % interval; None if nothing can be decided.
         high: The upper end.
-        p: The p-value of the paired t-test: how probable a mean at least as far from 0 is if
+        p: The p-value of the paired t-test: the probability of a mean at least as far from 0 if
             there is no difference.
         pairs: How many seeds both have.
         adjusted_p: The p-value corrected for the other comparisons that were made (`adjust`).
@@ -111,7 +111,7 @@ def compare(
         baseline: The same for the configuration to compare with.
 
     Returns:
-        ``values`` less ``baseline``; None if they have no seed in common.
+        ``values`` minus ``baseline``; None if they have no seed in common.
 
     Example:
         >>> print(compare({0: 7.1, 1: 7.3, 2: 7.2}, {0: 7.5, 1: 7.6, 2: 7.7}))
@@ -143,8 +143,8 @@ def compare(
 def holm(pvalues: Sequence[float]) -> list[float]:
     """Correct p-values for how many there are, by Holm's step-down method.
 
-    If each is called significant that is below 0.05 after the correction, then the probability
-    that any of them is so by chance is at most 0.05, however the tests depend on each other.
+    If all that are below 0.05 after the correction are called significant, the probability that
+    any of them is so by chance is at most 0.05, however the tests depend on each other.
 
     Example:
         >>> holm([0.04, 0.01, 0.5])

@@ -63,9 +63,10 @@ def sortify(
             predicate; by default all sites.
         fusion: As in `create_model`: terms joined by ``+``, ``sort``, or a function from a number
             of channels to a module that fuses.
-        gate: ``zero`` or ``one``: weight the second-order term by a learnable number per channel.
-            With ``zero`` a trained model starts as exactly the same function.
-        eps: The number under the root.
+        gate: ``zero`` or ``one``: multiply the second-order term by a learnable number per channel
+            with this initial value. With ``zero`` a trained model starts as the same function, up
+            to rounding.
+        eps: Added under the root.
         example: The model's input, as in `sites`.
         skip_unchangeable: Keep the addition at selected sites that cannot be changed, instead of
             raising an error; `sites` shows them with their `problem`.

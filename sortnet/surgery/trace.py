@@ -17,7 +17,7 @@ from sortnet.surgery.fused_add import call_with_kwargs, check_constant, other_kw
 from sortnet.surgery.observe import Addition, Call, Observer
 
 KWARGS = "**kwargs"
-"""Stands for the rest of a forward's keyword arguments while it is traced; no name is like it."""
+"""Stands for the rest of a forward's keyword arguments while it is traced; no argument has it."""
 
 
 @dataclass

@@ -19,7 +19,7 @@ from sortnet.lab.experiments.sizes import SIZES, size
 from sortnet.lab.training.hardware import PRECISIONS
 
 SEEDS = 10
-"""Seeds that are searched for among the runs."""
+"""Seeds to look for among the runs."""
 CHECKS: dict[str, Check] = {
     **equations.CHECKS,
     **time_and_memory.CHECKS,
@@ -27,7 +27,7 @@ CHECKS: dict[str, Check] = {
     **accuracy.CHECKS,
     **training_curves.CHECKS,
 }
-"""By the claim's name."""
+"""Checks by name of the claim."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def claims(
 
     Arguments:
         size_: ``smoke`` takes minutes; otherwise every network is timed.
-        root: The directory of all data sets.
+        root: The directory of all datasets.
         out: The directory of all runs.
         show: Called with the next claim's name, the number of claims done, and of all.
         stored: The directory of stored records.

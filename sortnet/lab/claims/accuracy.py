@@ -47,7 +47,7 @@ class Evidence:
 
     @property
     def note(self) -> str:
-        """Where the figures come from."""
+        """The source of the figures."""
         if self.results is None:
             return f"{self.name}: none"
         changed = dict.fromkeys(text for cell in self.results.cells for text in cell.changed)
@@ -66,7 +66,7 @@ def _against_baseline(context: Context, name: str, expected: int = -1) -> Findin
 
 
 def _rows(context: Context, pairs: Sequence[tuple[str, str]]) -> Finding:
-    """Rows of Table 1 against each other, in each column."""
+    """Compare pairs of rows of Table 1, in each column."""
     table = Evidence.of(context, "table1")
     columns = ("LeNet*", "BigNet*", "ResNet-20")
     every = [table.compare(row, base, column) for row, base in pairs for column in columns]
@@ -93,7 +93,7 @@ def product_alone(context: Context) -> Finding:
 
 
 def branched(context: Context) -> Finding:
-    """Chains against their two-branch forms."""
+    """Compare chains with their two-branch forms."""
     small, large = Evidence.of(context, "table2"), Evidence.of(context, "table3")
     every = [
         small.compare(f"{name}*", name, column)
@@ -105,7 +105,7 @@ def branched(context: Context) -> Finding:
 
 
 def depth_explains(context: Context) -> Finding:
-    """The paper trains no network that is as deep as AlexNet* and has no branches."""
+    """Leave the claim undecided: the paper has no network as deep as AlexNet* without branches."""
     plain, two = (create_model("alexnet", branched=both) for both in (False, True))
     figures = (
         f"AlexNet has 8 layers and {parameters(plain):,} parameters, AlexNet* 13 and"
@@ -115,7 +115,7 @@ def depth_explains(context: Context) -> Finding:
 
 
 def _drop(table: Evidence, network: str, column: str) -> Values:
-    """The relative drop of the error in per cent, by seed; none where SORT did not converge."""
+    """Return the relative drop of the error in percent by seed; None if SORT did not converge."""
     plain, second = (table.values(network + end, column) for end in ("", "-SORT"))
     return {
         seed: None if (after := second[seed]) is None else 100 * (before - after) / before
@@ -125,7 +125,7 @@ def _drop(table: Evidence, network: str, column: str) -> Values:
 
 
 def grows_with_depth(context: Context) -> Finding:
-    """The relative drop of ResNet-56 less that of ResNet-20, on the same schedule."""
+    """Compare the relative drop of ResNet-56 with that of ResNet-20, on the same schedule."""
     small, short = Evidence.of(context, "table2"), Evidence.of(context, "depth")
     table = small if small.values("ResNet-56-SORT", "CIFAR-10") else short
     every = [
@@ -141,7 +141,7 @@ def grows_with_depth(context: Context) -> Finding:
 
 
 def overfitting(context: Context) -> Finding:
-    """ResNet-56 less ResNet-20 on SVHN."""
+    """Compare ResNet-56 with ResNet-20 on SVHN."""
     table = Evidence.of(context, "table2")
     every = [
         table.compare("ResNet-56", "ResNet-20", "SVHN", expected=1),
@@ -151,7 +151,7 @@ def overfitting(context: Context) -> Finding:
 
 
 def record(context: Context) -> Finding:
-    """WRN-28-SORT on SVHN against the best number that the paper cites."""
+    """Compare WRN-28-SORT on SVHN with the best number that the paper cites."""
     cited = [r.value for r in paper.find_results(data="svhn") if not r.network.islower()]
     best = min(value for value in cited if value is not None)
     table = Evidence.of(context, "table2")
@@ -162,7 +162,7 @@ def record(context: Context) -> Finding:
 
 
 def bilinear_worse(context: Context) -> Finding:
-    """Bilinear and compact bilinear pooling, and SORT, against BigNet*."""
+    """Compare bilinear pooling, compact bilinear pooling and SORT with BigNet*."""
     table = Evidence.of(context, "bilinear")
     every = [
         table.compare(row, "BigNet*", "CIFAR-10", -1 if "SORT" in row else 1)

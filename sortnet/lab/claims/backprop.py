@@ -1,4 +1,4 @@
-"""Claims about gradients: how they shatter with depth, how exactly they are computed."""
+"""Claims about gradients: how they shatter with depth, and their rounding errors."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from sortnet.networks import create_model, display
 
 
 def shattered(context: Context) -> Finding:
-    """The mean autocorrelation of input gradients, SORT less sum, at first weights."""
+    """Compare the mean autocorrelation of input gradients at initialization."""
     found = correlations(3 if context.brief else 12)
     by_name = {(c.network, c.fusion): c for c in found}
     compared, levels = [], []
@@ -27,7 +27,7 @@ def shattered(context: Context) -> Finding:
 
 
 def steadier(context: Context) -> Finding:
-    """The gradient in float32 against float64: the logarithm of the error, SORT less sum."""
+    """Compare the error of the float32 gradient relative to float64, as a logarithm."""
     images, labels = digits(8)
     compared = []
     branched: dict[str, Any] = {"branched": True}

@@ -1,4 +1,4 @@
-"""What a check is given, what it returns, and how comparisons decide a claim."""
+"""The input and the outcome of a check, and how comparisons decide a claim."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -37,8 +37,8 @@ class Context:
     """What a check may use.
 
     Attributes:
-        size: How much is measured: little at ``smoke``.
-        root: The directory of all data sets.
+        size: How much to measure; little at ``smoke``.
+        root: The directory of all datasets.
         results: The results of experiments that exist.
     """
 
@@ -48,7 +48,7 @@ class Context:
 
     @property
     def brief(self) -> bool:
-        """Whether all checks together may take minutes only."""
+        """Whether all checks together should take only minutes."""
         return self.size == "smoke"
 
     def best(self, name: str) -> ExperimentResults | None:

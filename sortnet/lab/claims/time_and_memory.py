@@ -1,4 +1,4 @@
-"""Claims about the cost: measured here and now, in turns with the sum."""
+"""Claims about cost, measured on this machine in turns with the sum."""
 
 from functools import cache
 
@@ -7,16 +7,16 @@ import torch
 from sortnet.heads import Bilinear
 from sortnet.lab import paper
 from sortnet.lab.claims.finding import FAILS, HOLDS, OPEN, Check, Context, Finding, finding
-from sortnet.lab.experiments import benchmark as cost
+from sortnet.lab.experiments import benchmark
 from sortnet.lab.experiments.benchmark import CASES, HEADS, Measurement
 from sortnet.lab.measure import Peak, Ratio, parameters
 from sortnet.lab.training import Machine
 from sortnet.networks import create_model
 
 ROUNDING = 0.005
-"""A larger part than this of the sum's memory is more memory: it would print as 1.01."""
+"""The excess over the sum's memory that counts as more memory: it would print as 1.01."""
 UNKNOWN = Peak(1.0, 1.0)
-"""Shares of the machine's peak are not asked for here."""
+"""A placeholder: these claims do not use the machine's peak."""
 
 
 @cache
@@ -25,18 +25,18 @@ def _measured(networks: tuple[str, ...], rounds: int) -> list[Measurement]:
     return [
         found
         for name in networks
-        for found in cost.measure_network(CASES[name], machine, UNKNOWN, rounds, ("SORT",))
+        for found in benchmark.measure_network(CASES[name], machine, UNKNOWN, rounds, ("SORT",))
     ]
 
 
 def measured(context: Context) -> list[Measurement]:
-    """SORT beside the sum, in a chain and in a residual network, or in all of them."""
+    """Measure SORT relative to the sum, in a chain and a residual network or in all networks."""
     names = ("lenet", "resnet20") if context.brief else tuple(CASES)
     return _measured(names, 41 if context.brief else 36)
 
 
 def extra_time(context: Context) -> Finding:
-    """A training step and a forward pass."""
+    """Compare the times of a training step and a forward pass."""
     bound = paper.claim("extra-time").bound
     assert bound is not None
     limit = 1 + bound / 100
@@ -52,7 +52,7 @@ def _text(time: Ratio) -> str:
 
 
 def extra_memory(context: Context) -> Finding:
-    """Bytes that are kept for the backward pass, and the most that is held in a step."""
+    """Compare the bytes saved for backward, and the peak memory of a step."""
     ratios, held = {}, {}
     for found in measured(context):
         if found.saved is not None and found.peak is not None:
@@ -67,7 +67,7 @@ def extra_memory(context: Context) -> Finding:
 
 
 def bilinear_larger(context: Context) -> Finding:
-    """Features and parameters of BigNet* with each head."""
+    """Count features and parameters of BigNet* with each head."""
     own, average, bilinear = (
         create_model("bignet", branched=True, head=head) for head in (None, "average", "bilinear")
     )
@@ -83,13 +83,13 @@ def bilinear_larger(context: Context) -> Finding:
 
 
 def bilinear_slower(context: Context) -> Finding:
-    """Training steps of BigNet*, the heads in turns with SORT."""
+    """Compare training steps of BigNet*, the heads in turns with SORT."""
     machine = Machine.here(compile="off")
     batch = CASES["bignet"].batch
     images = machine.images(torch.randn(batch, 3, 32, 32))
     labels = machine.labels(torch.randint(10, (batch,)))
-    found = cost.time_in_turns(
-        [cost.create_variant(CASES["bignet"], machine, name) for name in HEADS],
+    found = benchmark.time_in_turns(
+        [benchmark.create_variant(CASES["bignet"], machine, name) for name in HEADS],
         lambda variant: variant.step(machine, images, labels),
         7 if context.brief else 36,
     )

@@ -15,14 +15,14 @@ SOURCES = ("figures", "table2", "table1")
 
 @dataclass(frozen=True)
 class CurvePair:
-    """A network's runs with the sum and with SORT on one data set, by seed."""
+    """A network's runs with the sum and with SORT on one dataset, by seed."""
 
     name: str
     plain: Mapping[int, RunRecord]
     second: Mapping[int, RunRecord]
 
     def compare(self, feature: Feature, expected: int) -> Expectation:
-        """Compare a feature of each run's curve, SORT less sum."""
+        """Compare a feature of the curves, SORT minus sum."""
         second, plain = (
             {seed: feature(record) for seed, record in records.items()}
             for records in (self.second, self.plain)
@@ -31,9 +31,9 @@ class CurvePair:
 
 
 def pairs(context: Context, networks: Sequence[str], data: Sequence[str]) -> list[CurvePair]:
-    """Return the runs of each network and data set, from the first experiment that has both.
+    """Return the runs of each network and dataset, from the first experiment that has both.
 
-    Both are of one experiment, and so of one size and precision.
+    Runs of one experiment have the same size and precision.
     """
     known = _known(context)
     return [_pair(known, network, column) for network in networks for column in data]
@@ -73,20 +73,20 @@ def _within(record: RunRecord, split: str, key: str, steps: tuple[int, int]) -> 
 
 
 def held_out(record: RunRecord) -> float | None:
-    """The mean error on held-out images, over the whole curve."""
+    """Return the mean error on held-out images, over the whole curve."""
     found = _within(record, "validation", "error", (0, record.steps))
     return sum(found) / len(found) if found else None
 
 
 def roughness(record: RunRecord) -> float | None:
-    """How much the training loss jumps in the first section: the mean change of its change."""
+    """Return how much the training loss jumps in the first section: the mean second difference."""
     loss = _within(record, "train", "loss", _section(record, 0))
     bends = [abs(a - 2 * b + c) for a, b, c in zip(loss, loss[1:], loss[2:], strict=False)]
     return 100 * sum(bends) / len(bends) if bends else None
 
 
 def last_section(record: RunRecord) -> float | None:
-    """The mean error in the last section, on held-out images; on training images without any."""
+    """Return the mean error in the last section, on held-out images or else training images."""
     steps = _section(record, -1)
     held = _within(record, "validation", "error", steps)
     found = held or _within(record, "train", "error", steps)
@@ -94,7 +94,7 @@ def last_section(record: RunRecord) -> float | None:
 
 
 def at_loss(record: RunRecord, loss: float) -> float | None:
-    """The error on held-out images where the training loss first falls to a value."""
+    """Return the error on held-out images where the training loss first falls to a value."""
     train, held = record.curves.get("train"), record.curves.get("validation")
     if train is None or held is None:
         return None
@@ -105,7 +105,7 @@ def at_loss(record: RunRecord, loss: float) -> float | None:
 
 
 def equal_loss(context: Context) -> Finding:
-    """Compare the errors where both have just reached the larger of their final losses."""
+    """Compare the errors at the steps where both first reach the larger of their lowest losses."""
     every = []
     for pair in pairs(context, ("ResNet-56", "WRN-28"), ("CIFAR-100",)):
         plain: dict[int, float | None] = {}

@@ -29,9 +29,9 @@ FILE = "comparison.json"
 MAX_SEEDS = 10
 
 Show = Callable[[str, int, int], None]
-"""Called with what is done, how many steps are done, and of how many."""
+"""Called with a description, the number of steps done, and the total."""
 TrainAll = Callable[[Sequence[Run], Path, Path], Mapping[str, Any]]
-"""Called with runs, their directory and that of the datasets; returns results by a run's id."""
+"""Called with runs, their directory and that of the datasets; returns results by run id."""
 
 
 def compare(
@@ -60,36 +60,37 @@ def compare(
     show: Show | None = None,
     train_all: TrainAll | None = None,
 ) -> Answer:
-    """Compare fusions in a model on a data set, over paired seeds.
+    """Compare fusions in a model on a dataset, over paired seeds.
 
     Arguments:
-        model: A model's name (see `sortnet.modelspec`), a run's directory, or a function that
+        model: Name of a model (see `sortnet.modelspec`), directory of a run, or a function that
             returns a new model; it is called with ``num_classes=`` if it has such a parameter.
-        data: A data set's name, the path of an image folder, or a pair of PyTorch datasets, for
-            training and for testing, that yield (image, label).
+        data: Name of a dataset, path of an image folder, or a pair of PyTorch datasets (train,
+            test) that yield (image, label).
         fusions: The variants; the first one is the baseline.
-        seeds: How many seeds. Fewer than three decide nothing.
-        recipe: ``scratch``, ``finetune``, another recipe's name, or a `Recipe`.
-        steps: How many steps each run has; the recipe's own number without it.
-        epochs: How many passes over the training images each run has, instead.
-        gate: ``zero`` or ``one``: weight the second-order term by a learnable number per channel.
-        where: A pattern over the sites where fusions are put; all sites without it.
-        weights: A run, a safetensors file or a state dict whose weights are the first ones.
+        seeds: Number of seeds. Fewer than three decide nothing.
+        recipe: ``scratch``, ``finetune``, the name of another recipe, or a `Recipe`.
+        steps: Steps of each run; by default those of the recipe.
+        epochs: Epochs of each run, instead of steps.
+        gate: ``zero`` or ``one``: multiply the second-order term by a learnable number per channel
+            with this initial value.
+        where: A pattern over the sites to fuse; by default all sites.
+        weights: Weights to start from: a run, a safetensors file or a state dict.
         pretrained: Start from the weights that torchvision or timm offers for download.
-        size: The side to which the images of a folder are resized.
-        options: What else `sortnet.create_model` takes, for a network of the paper.
-        validation: How many training images are held out, for learning curves.
+        size: Side to which the images of a folder are resized.
+        options: Further arguments of `sortnet.create_model`, for a network of the paper.
+        validation: Number of training images to hold out for learning curves.
         until_decided: Add seeds until every interval decides, by the stopping rule of
             `sortnet.lab.sequential`; ``seeds`` is not used.
-        max_seeds: The largest number of seeds then.
-        out: The comparison's directory; ``runs/compare-DATA-MODEL`` without it.
-        root: The directory of all data sets.
+        max_seeds: Largest number of seeds with ``until_decided``.
+        out: Directory of the comparison; by default ``runs/compare-DATA-MODEL``.
+        root: Directory of all datasets.
         precision: ``auto``, ``float32``, ``bfloat16`` or ``float16``.
         device: One of `sortnet.lab.training.DEVICES`.
         cost: Whether to measure step time, inference time and bytes saved for backward.
         show: Called after each step.
         train_all: Trains runs in other processes, such as `sortnet.lab.sweep.grid.train_all` with
-            its engine; without it they are trained here, one after the other.
+            its engine; by default runs are trained in this process, one after the other.
 
     Example:
         >>> import tempfile
@@ -97,7 +98,7 @@ def compare(
         ...     answer = compare("lenet", "digits", seeds=1, steps=2, cost=False, out=out,
         ...                      options={"branched": True})
         >>> answer.verdict
-        'cannot tell: 1 seed decides nothing, 3 are the least'
+        'cannot tell: 1 seed decides nothing, at least 3 are needed'
     """
     planned = plan(
         model,
@@ -133,7 +134,7 @@ def compare(
 
 
 def _check_seeds(planned: ComparisonPlan, seeds: int, looks: int | None) -> None:
-    """Refuse numbers of seeds that cannot be, and another plan for a sequential comparison."""
+    """Refuse invalid numbers of seeds, and a changed plan of a sequential comparison."""
     if looks is None:
         if seeds < 1:
             raise UsageError(f"--seeds is {seeds}, but must be 1 or more; {FEWEST} can decide")
@@ -152,7 +153,7 @@ def _check_seeds(planned: ComparisonPlan, seeds: int, looks: int | None) -> None
 def _train(
     planned: ComparisonPlan, seeds: int, looks: int | None, show: Show | None
 ) -> dict[str, dict[int, float | None]]:
-    """Train every variant on every seed; the test errors by variant and seed."""
+    """Train every variant on every seed; return the test errors by variant and seed."""
     errors: dict[str, dict[int, float | None]] = {v.label: {} for v in planned.variants}
     progress = _Progress(planned, looks or seeds, show)
     for seed in range(looks or seeds):
@@ -168,10 +169,10 @@ def _train(
 def _train_elsewhere(
     planned: ComparisonPlan, seeds: int, looks: int | None, train_all: TrainAll
 ) -> dict[str, dict[int, float | None]]:
-    """Train every variant on every seed in other processes; the errors by variant and seed."""
+    """Train all variants and seeds in other processes; return the errors by variant and seed."""
     if planned.function is not None or not planned.is_named:
         raise UsageError(
-            "another process finds a model and data by their names only: package.module:function,"
+            "another process finds a model and data only by name: give package.module:function,"
             " and the name of a dataset or a folder"
         )
     errors: dict[str, dict[int, float | None]] = {v.label: {} for v in planned.variants}
@@ -192,7 +193,7 @@ def _train_elsewhere(
 
 
 def _error(planned: ComparisonPlan, run: Run, progress: Callback) -> float | None:
-    """Train a run; None if it diverged."""
+    """Train a run and return its test error; None if it diverged."""
     try:
         result = runs.train(
             run,
@@ -223,6 +224,6 @@ class _Progress(Callback):
             self.show(self.title, self.done + step, self.total)
 
     def finish(self) -> None:
-        """Count a run that has ended, whether now or before."""
+        """Count a run that has ended, now or in an earlier process."""
         self.done += self.steps
         self.step(0, 0)

@@ -2,12 +2,12 @@
 
 - The test errors of a variant and of the baseline are paired by seed. The interval is that of the
   paired t-test, and p is corrected by Holm's method for the number of variants.
-- A variant *helps* or *hurts* if the corrected p is below 0.05; otherwise it *cannot be told*.
+- A variant *helps* or *hurts* if the corrected p is below 0.05; otherwise we *cannot tell*.
 - Fewer than three seeds decide nothing, and neither does a variant that diverged on some seed:
   the mean over the others would be a mean over the lucky ones.
-- Where seeds were added until decided, the interval is the repeated confidence interval of
-  `sortnet.lab.sequential`, the error probability is divided by the number of variants, and a
-  variant counts as decided from the first look at which its interval excludes zero.
+- If seeds are added until the comparison is decided, the interval is the repeated confidence
+  interval of `sortnet.lab.sequential`, the error probability is divided by the number of variants,
+  and a variant counts as decided from the first look at which its interval excludes zero.
 """
 
 import math
@@ -23,7 +23,7 @@ from sortnet.lab.statistics import ALPHA, FEWEST, Comparison, adjust, summary
 from sortnet.lab.statistics import compare as paired
 
 HALF_A_POINT = 0.5
-"""The difference, in points of error, for which the needed seeds are named."""
+"""The difference, in points of error, for which a verdict names the seeds needed."""
 
 Errors = Mapping[int, float | None]
 
@@ -33,11 +33,11 @@ class Cost:
     """What a variant costs; ratios are to the baseline.
 
     Attributes:
-        parameters: How many numbers it learns.
-        step: Seconds of a training step, the median.
-        step_ratio: Of the step's time, measured in turns.
-        inference: Seconds of a forward pass, the median.
-        inference_ratio: Of the forward pass's time, measured in turns.
+        parameters: Number of trainable parameters.
+        step: Median time of a training step, in seconds.
+        step_ratio: Ratio of the step times, measured in turns.
+        inference: Median time of a forward pass, in seconds.
+        inference_ratio: Ratio of the times of a forward pass, measured in turns.
         saved: Bytes saved for backward.
     """
 
@@ -51,17 +51,17 @@ class Cost:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A variant and what came out.
+    """The outcome of a variant.
 
     Attributes:
-        label: What it is called.
-        fusion: How its branches meet.
-        errors: Test errors in per cent by seed; None where it diverged.
-        runs: Its runs' directories by seed, below that of the comparison.
+        label: Name of the variant.
+        fusion: How its branches are fused.
+        errors: Test errors in percent by seed; None where it diverged.
+        runs: Directories of its runs by seed, relative to the comparison's.
         difference: From the baseline, in points; None for the baseline itself.
         verdict: ``baseline``, ``helps``, ``hurts`` or ``cannot tell``.
         text: The verdict in words.
-        cost: What it costs, if that was measured.
+        cost: Its cost, if measured.
     """
 
     label: str
@@ -79,16 +79,16 @@ class Answer:
     """The answer of a comparison; ``print(answer)`` fits into 80 columns.
 
     Attributes:
-        model: What was trained, without its fusion.
-        data: On what.
-        recipe: The recipe's name.
-        steps: How many steps each run had.
-        batch: Images in a step.
-        seeds: How many seeds were used.
-        max_seeds: The largest number that was allowed; None if their number was fixed.
-        precision: What convolutions computed in.
+        model: Name of the model, without its fusion.
+        data: Name of the dataset.
+        recipe: Name of the recipe.
+        steps: Steps of each run.
+        batch: Images per step.
+        seeds: Number of seeds used.
+        max_seeds: Largest number of seeds allowed; None if the number was fixed.
+        precision: Dtype of convolutions.
         outcomes: The variants, the baseline first.
-        directory: Where the runs are.
+        directory: Directory of the runs.
     """
 
     model: str
@@ -146,7 +146,7 @@ class Answer:
         return "; ".join(f"{outcome.label}: {outcome.text}" for outcome in tested)
 
     def as_json(self) -> dict[str, Any]:
-        """As what JSON can hold."""
+        """Return the answer as JSON."""
         found = {"verdict": self.verdict, **asdict(self)}
         for outcome in found["outcomes"]:
             summed = summary(list(outcome["errors"].values()))
@@ -180,7 +180,7 @@ def _differences(own: Errors, baseline: Errors) -> list[float]:
 
 
 def _sign(own: Errors, baseline: Errors, looks: int, family: int) -> int:
-    """-1 or 1 if a look so far has decided that the difference is below or above 0; else 0."""
+    """Return the sign of the difference if a look so far has decided it, else 0."""
     limits = sequential.boundaries(looks, ALPHA / family)
     differences = _differences(own, baseline)
     for count in range(FEWEST, len(differences) + 1):
@@ -198,7 +198,7 @@ def _mean_and_error(differences: Sequence[float]) -> tuple[float, float]:
 def _judged(
     errors: Mapping[str, Errors], looks: int | None
 ) -> dict[str, tuple[Comparison | None, str, str]]:
-    """By variant: its difference from the baseline, the verdict, and the verdict in words."""
+    """Return, by variant, the difference from the baseline, the verdict, and its text."""
     (name, baseline), *others = errors.items()
     found: dict[str, tuple[Comparison | None, str, str]] = {name: (None, "baseline", "")}
     compared = adjust([paired(own, baseline) for _, own in others])
@@ -213,7 +213,7 @@ def _judged(
 def _repeated(
     difference: Comparison, own: Errors, baseline: Errors, looks: int, family: int
 ) -> Comparison:
-    """The same difference with the repeated confidence interval, which has no p-value."""
+    """Return the difference with the repeated confidence interval, which has no p-value."""
     differences = _differences(own, baseline)
     mean, error = _mean_and_error(differences)
     reach = sequential.boundaries(looks, ALPHA / family)[len(differences)] * error
@@ -232,7 +232,10 @@ def _verdict(
     if difference is None or difference.pairs < FEWEST:
         count = 0 if difference is None else difference.pairs
         plural = "seeds decide" if count != 1 else "seed decides"
-        return "cannot tell", f"cannot tell: {count} {plural} nothing, {FEWEST} are the least"
+        return (
+            "cannot tell",
+            f"cannot tell: {count} {plural} nothing, at least {FEWEST} are needed",
+        )
     if difference.low is None or difference.high is None:
         return "cannot tell", (
             f"cannot tell: the difference is {difference.mean:+.2f} points on every seed"

@@ -1,4 +1,4 @@
-"""What is compared: a model, a data set, the variants, and how each of them is trained."""
+"""The plan of a comparison: model, dataset, variants, and how each of them is trained."""
 
 import math
 import re
@@ -26,13 +26,13 @@ Make = Callable[..., nn.Module]
 
 @dataclass(frozen=True)
 class Variant:
-    """One of the things compared.
+    """One of the variants that are compared.
 
     Attributes:
-        label: What it is called; unique.
-        fusion: How branches meet.
-        options: What the model is given besides.
-        name: Of its runs, where a fusion is there twice.
+        label: Its name; unique.
+        fusion: How branches are fused.
+        options: Further arguments of the model.
+        name: Name of its runs, if a fusion occurs twice.
     """
 
     label: str
@@ -43,16 +43,16 @@ class Variant:
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """All that decides a comparison but the number of seeds.
+    """Everything that determines a comparison except the number of seeds.
 
     Attributes:
         variants: The baseline first.
-        first: The baseline's run on seed 0; the others differ in variant and seed only.
-        function: Makes the model, where its name does not say how.
+        first: The baseline's run with seed 0; other runs differ only in variant and seed.
+        function: Creates the model, if its name is not enough.
         dataset: The data.
-        out: The comparison's directory.
-        root: The directory of all data sets.
-        device: Where networks run.
+        out: Directory of the comparison.
+        root: Directory of all datasets.
+        device: Device of the networks.
     """
 
     variants: tuple[Variant, ...]
@@ -66,18 +66,18 @@ class ComparisonPlan:
 
     @property
     def recipe(self) -> Recipe:
-        """How every variant is trained."""
+        """The recipe of every variant."""
         return self.first.recipe
 
     def run(self, variant: Variant, seed: int) -> Run:
-        """A variant on a seed, as a run."""
+        """Return the run of a variant and a seed."""
         name = "-".join(part for part in (self.first.name, variant.name) if part)
         return replace(
             self.first, fusion=variant.fusion, options=variant.options, seed=seed, name=name
         )
 
     def make(self, run: Run) -> Callable[[], nn.Module] | None:
-        """What builds a run's model, if that is a function of the caller's."""
+        """Return a function that creates a run's model, if the caller passed one."""
         if self.function is None:
             return None
         function, built = self.function, run.built(self.dataset.size)
@@ -92,15 +92,15 @@ class ComparisonPlan:
         return make
 
     def build(self, variant: Variant) -> nn.Module:
-        """Build a variant with the first weights of seed 0."""
+        """Create a variant with the initial weights of seed 0."""
         run = self.run(variant, 0)
         return runs.fresh(run, self.dataset, self.make(run))
 
     def check_starts(self) -> None:
-        """Build every variant once: what cannot be trained is found before anything is.
+        """Create every variant once, to find errors before training starts.
 
         Raises:
-            UsageError: A variant cannot be built, or does not start from the baseline's weights.
+            UsageError: A variant cannot be created, or does not start from the baseline's weights.
         """
         base = self.build(self.variants[0]).state_dict()
         for variant in self.variants[1:]:
@@ -108,7 +108,7 @@ class ComparisonPlan:
             for name in base.keys() & own.keys():
                 if not torch.equal(base[name], own[name]):
                     raise UsageError(
-                        f"{self.first.network} starts from other weights each time ({name}), also"
+                        f"{self.first.network} starts from other weights each time ({name}), even"
                         " after torch.manual_seed: variants cannot be compared"
                     )
 
@@ -133,7 +133,7 @@ def plan(
     precision: str,
     device: str,
 ) -> ComparisonPlan:
-    """Resolve names, read the data and lay out the variants; `compare` has the arguments."""
+    """Resolve names, read the data and list the variants; see `compare` for the arguments."""
     function = None if isinstance(model, str) or _importable(model) else model
     start = runs.start(model if isinstance(model, str) else _spec(model), weights)
     shared = {**start.options, **options}
@@ -185,7 +185,7 @@ def _variants(
 
 def _lasting(recipe: Recipe, steps: int | None, epochs: float | None, dataset: Dataset) -> Recipe:
     if steps is not None and epochs is not None:
-        raise UsageError("--steps and --epochs both say how long; give one of them")
+        raise UsageError("--steps and --epochs exclude each other; give one of them")
     if epochs is not None:
         limits.check(epochs=epochs)
         steps = max(1, math.ceil(epochs * len(dataset.train) / recipe.batch))
@@ -193,7 +193,7 @@ def _lasting(recipe: Recipe, steps: int | None, epochs: float | None, dataset: D
 
 
 def _own_data(data: Any, validation: int) -> Dataset:  # noqa: ANN401
-    """Two PyTorch datasets as one of ours."""
+    """Convert a pair of PyTorch datasets to a `Dataset`."""
     if isinstance(data, Dataset):
         return data
     if not isinstance(data, tuple | list) or len(data) != 2:
@@ -202,15 +202,15 @@ def _own_data(data: Any, validation: int) -> Dataset:  # noqa: ANN401
             " datasets (train, test)"
         )
     if validation:
-        raise UsageError("of a pair of datasets no validation images are held out")
+        raise UsageError("validation images cannot be held out of a pair of datasets")
     return from_torch(*data)
 
 
-# Functions of the caller's
+# Functions passed by the caller
 
 
 def _importable(function: Make) -> str | None:
-    """The name under which anyone can import a function; None if there is none."""
+    """Return the name under which a function can be imported; None if there is none."""
     module, name = getattr(function, "__module__", ""), getattr(function, "__qualname__", "")
     spec = f"{module}:{name}"
     if module == "__main__" or not modelspec.PATTERN.fullmatch(spec):
@@ -222,7 +222,7 @@ def _importable(function: Make) -> str | None:
 
 
 def _spec(function: Make) -> str:
-    """A function's name as a model's; a local one has such a name, but cannot be imported."""
+    """Return a function's name as ``module:function``; a local one cannot be imported by it."""
     if isinstance(function, nn.Module) or not callable(function):
         raise UsageError(
             f"the model is a {type(function).__name__}: give a name, or a function that returns a"
@@ -236,10 +236,10 @@ def _spec(function: Make) -> str:
 
 
 def _digest(function: Make, name: str, classes: int) -> str:
-    """Tells the runs of a function from those that it had before it was changed.
+    """Return a digest that changes when the function does, to separate their runs.
 
     Raises:
-        UsageError: The function gives other weights each time, so that nothing can be resumed.
+        UsageError: The function returns other weights each time, so that no run could be resumed.
     """
     marks = []
     for _ in range(2):
@@ -252,7 +252,7 @@ def _digest(function: Make, name: str, classes: int) -> str:
         marks.append(files.digest(content.encode())[:8])
     if marks[0] != marks[1]:
         raise UsageError(
-            f"{name} starts from other weights each time, also after torch.manual_seed: variants"
+            f"{name} starts from other weights each time, even after torch.manual_seed: variants"
             " cannot be compared"
         )
     return marks[0]

@@ -9,11 +9,11 @@ from sortnet.lab.statistics import summary
 
 WIDTH = 80
 LABEL = 22
-"""Characters of a variant's name that are shown."""
+"""Longest name of a variant that is shown, in characters."""
 
 
 def text(answer: Answer) -> str:
-    """All of an answer, the verdict last."""
+    """Return a whole answer, the verdict last."""
     seeds = f"{answer.seeds} seed{'s' * (answer.seeds != 1)}"
     if answer.max_seeds is not None:
         seeds += f" of at most {answer.max_seeds}"

@@ -1,4 +1,4 @@
-"""What each variant costs beside the baseline: parameters, step, inference, bytes for backward."""
+"""The cost of each variant: parameters, step time, inference time, bytes saved for backward."""
 
 import time
 from collections.abc import Callable
@@ -16,9 +16,9 @@ from sortnet.lab.measure import parameters, ratio, saved_bytes, side_by_side
 from sortnet.lab.training import Machine
 
 SECONDS = 6.0
-"""How long each of step and inference is measured, about."""
+"""Approximate time for measuring the step, and again the inference, in seconds."""
 ROUNDS = (8, 48)
-"""The least and the largest number of rounds."""
+"""Smallest and largest number of rounds."""
 WARM_UP = 3
 
 
@@ -79,9 +79,9 @@ def _saved(subject: _Timed) -> int:
 
 
 def _stepping(subject: _Timed) -> Callable[[], None]:
-    """A training step that leaves the weights unchanged, by a rate of 0."""
-    learnt = [p for p in subject.model.parameters() if p.requires_grad]
-    optimizer = subject.machine.sgd(learnt, lr=0.0, momentum=0.9, decay=0.0)
+    """Return a training step that leaves the weights unchanged: its learning rate is 0."""
+    trainable = [p for p in subject.model.parameters() if p.requires_grad]
+    optimizer = subject.machine.sgd(trainable, lr=0.0, momentum=0.9, decay=0.0)
     return lambda: subject.step(optimizer)
 
 

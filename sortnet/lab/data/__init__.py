@@ -79,11 +79,11 @@ def find(name: str, root: str | Path = "data") -> None:
     """Look for a dataset without reading it.
 
     Arguments:
-        name: Out of `DATASETS`, or the path of a folder of images.
-        root: The folder of the named datasets.
+        name: A name in `DATASETS`, or the path of an image folder.
+        root: Folder of the named datasets.
 
     Raises:
-        FileNotFoundError: It is not there; the message says how to get it.
+        FileNotFoundError: The dataset is missing; the message says how to get it.
     """
     finders = {"imagenet": folders.find_imagenet, "caltech256": folders.find_caltech256}
     if name in cifar.LAYOUTS:

@@ -1,4 +1,4 @@
-"""PyTorch datasets of (image, label) as a data set of this package: read once, kept in memory."""
+"""PyTorch datasets of (image, label) as a `Dataset` of this package: read once into memory."""
 
 from collections.abc import Iterator, Sized
 from typing import Any
@@ -12,7 +12,7 @@ from sortnet.errors import UsageError
 from sortnet.lab.data.dataset import Dataset, InMemorySplit, channel_stats, fingerprint
 
 MOST = 4 << 30
-"""Bytes of images that are kept in memory."""
+"""Largest size of the images in memory, in bytes."""
 
 
 def from_torch(
@@ -34,9 +34,9 @@ def from_torch(
     Arguments:
         train: A map-style dataset: ``len(train)`` and ``train[i]``.
         test: The same, for testing.
-        classes: The classes' names; the training set's ``classes``, or numbers, without it.
-        name: What the data set is called.
-        flip: Whether a mirrored image still shows its class.
+        classes: Names of the classes; by default the training set's ``classes``, or numbers.
+        name: Name of the dataset.
+        flip: Whether a mirrored image keeps its class.
     """
     images, labels = _read(train, "the training set")
     test_images, test_labels = _read(test, "the test set")
@@ -70,7 +70,7 @@ def _names(train: object, classes: tuple[str, ...] | None, count: int) -> tuple[
     if count > len(names):
         raise UsageError(f"there is a label {count - 1}, but there are {len(names)} classes")
     if len(names) < 2:
-        raise UsageError("all images are of one class: there is nothing to tell apart")
+        raise UsageError("all images are of one class; at least two classes are needed")
     return names
 
 
@@ -79,7 +79,7 @@ def _form(images: Tensor) -> str:
 
 
 def _read(dataset: Any, what: str) -> tuple[Tensor, Tensor]:  # noqa: ANN401
-    """Read all items, and say which one is not an image and a class."""
+    """Read all items; raise for the first that is not an image and a class."""
     if not isinstance(dataset, Sized) or not hasattr(dataset, "__getitem__"):
         raise UsageError(f"{what} is a {type(dataset).__name__} without a length and items")
     if len(dataset) == 0:

@@ -20,7 +20,7 @@ METRICS = {"error": ("error", "top1-error"), "error5": ("top5-error",)}
 
 
 def is_gated(run: Run) -> bool:
-    """Whether its second-order terms have gates, which are not in the paper."""
+    """Return True if the second-order terms of a run have gates, which are not in the paper."""
     return run.built(0).get("gate") is not None
 
 
@@ -67,9 +67,9 @@ class PaperValue:
 
     Attributes:
         value: The number; None for a dash: the network did not converge.
-        place: Where it stands.
+        place: Where the paper prints it.
         same_schedule: Whether the run has the paper's schedule: its learning rates, steps and
-            batch. If not, the number is there for orientation only.
+            batch size. If not, the number is only for orientation.
     """
 
     value: float | None
@@ -80,12 +80,12 @@ class PaperValue:
 def paper_values(run: Run, metric: str = "error") -> list[PaperValue]:
     """Return what the paper prints for a run, the latest table first; empty if it has no such run.
 
-    The paper has no gates, and no networks of another width, with frozen weights or from given
-    ones. Precision, seed, and what it does not tell of its training do not matter.
+    The paper has no gates, no other widths, no frozen weights and no given initial weights.
+    Precision, seed, and details of training that the paper does not state are ignored.
 
     Arguments:
         run: The run.
-        metric: ``error``, ``error5`` or a layer's accuracy after transfer.
+        metric: ``error``, ``error5`` or the accuracy of a layer after transfer.
 
     Example:
         >>> from sortnet.lab.recipes import RESNET
@@ -129,7 +129,7 @@ def _in_tables(run: Run, metric: str, branched: bool) -> list[tuple[float | None
     crops = "caffe" if run.recipe.area is None else "torch"
     found: list[paper.PaperResult] = []
     for fusion in _names(run, branched):
-        with suppress(ValueError):  # the paper has no such network, fusion or data at all
+        with suppress(ValueError):  # the paper has no such network, fusion or data
             found += paper.find_results(
                 network=run.network, branched=branched, fusion=fusion, data=data
             )

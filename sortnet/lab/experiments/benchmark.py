@@ -66,11 +66,11 @@ CASES = {
     "resnet34": BenchmarkCase("resnet34", 4),
 }
 OTHER_BATCH = 8
-"""Images per step of a model that is not the paper's."""
+"""Images per step of a model that is not one of the paper's."""
 
 
 def find_case(model: str) -> BenchmarkCase:
-    """The case of a model, given by its name or as a run."""
+    """Return the case of a model, given by name or as a run."""
     if model in CASES:
         return CASES[model]
     start = runs.start(model)
@@ -117,7 +117,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class BenchmarkVariant:
-    """One way to compute the same: a name, a callable and the kernels' mode."""
+    """One way to compute the same function: a name, a callable and the kernel mode."""
 
     name: str
     model: Callable[..., Tensor]
@@ -125,21 +125,21 @@ class BenchmarkVariant:
     optimizer: torch.optim.Optimizer | None = None
 
     def forward(self, *inputs: Tensor) -> None:
-        """A forward pass without gradients."""
+        """Run a forward pass without gradients."""
         with kernels.using(self.mode), torch.no_grad():
             self.model(*inputs)
 
     def backward(self, *inputs: Tensor) -> None:
-        """A forward and a backward pass, to the parameters and what else needs a gradient."""
+        """Run a forward and a backward pass, to the parameters and all inputs with a gradient."""
         wanted = [x for x in inputs if x.requires_grad]
         if isinstance(self.model, nn.Module):
             wanted += self.model.parameters()
         with kernels.using(self.mode):
             y = self.model(*inputs)
-            torch.autograd.grad(y, wanted, y.detach())  # any gradient does; this one is there
+            torch.autograd.grad(y, wanted, y.detach())  # any gradient will do
 
     def step(self, machine: Machine, images: Tensor, labels: Tensor) -> None:
-        """A training step."""
+        """Take a training step."""
         assert self.optimizer is not None
         with kernels.using(self.mode):
             with machine.autocast():
@@ -224,7 +224,7 @@ def measure_blocks(machine: Machine, rounds: int, naive: bool) -> Iterator[Measu
             (100, 16, 32, 32),
         ),
         "pre-activation": (
-            # with the next block's first step, which keeps the response that this one needs
+            # with the first step of the next block, which saves the response that this one needs
             lambda terms: nn.Sequential(
                 PreActivation(32, 32, 1, Fusion(terms, block="residual")), nn.BatchNorm2d(32)
             ),
@@ -272,7 +272,7 @@ def measure_network(
         compilation = time.perf_counter() - started
     level = "head" if "bilinear" in against else "network"
     mode = "compiled" if machine.compile else "eager"
-    # Compiled, a forward pass alone would be another minute's compilation for each.
+    # Compiling a forward pass as well would take another minute per network.
     for what in ["step"] if machine.compile else ["step", "both passes", "forward"]:
         call = _call(what, machine, images, labels)
         chosen = [c for c in variants if what == "step" or c.name != "naive"]
@@ -303,7 +303,7 @@ def create_variant(case: BenchmarkCase, machine: Machine, name: str) -> Benchmar
     network = machine.place(
         modelspec.create(case.network, num_classes, fusion=fusion, **case.options, **head)
     )
-    # so small a rate that a thousand steps on noise change nothing
+    # a rate so small that a thousand steps on noise change nothing
     optimizer = machine.sgd(network.parameters(), lr=1e-6, momentum=0.9, decay=1e-4)
     return BenchmarkVariant(name, network, "plain" if name == "naive" else "auto", optimizer)
 
@@ -378,7 +378,7 @@ class BenchmarkPlan:
     def tasks(
         self, machine: Machine, peak: Peak
     ) -> dict[str, Callable[[], Iterator[Measurement]]]:
-        """Return the measurements to make, by the name shown meanwhile."""
+        """Return the measurements to make, by the name that is shown."""
         against = ("SORT", "naive") if self.naive else ("SORT",)
         tasks: dict[str, Callable[[], Iterator[Measurement]]] = {}
         if self.parts and not self.compiled:

@@ -53,7 +53,7 @@ class Experiment:
         name: The argument of `sortnet reproduce`.
         title: What it shows.
         cells: In the paper's order.
-        transfer: The data set to which the trained networks' features are transferred.
+        transfer: The dataset to which the features of the trained networks are transferred.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Experiment:
 
 
 def _run(result: paper.PaperResult, **changes: Any) -> Run:  # noqa: ANN401
-    """Return the run behind a cell of the paper; SORT's terms become ``sort``, to be run once."""
+    """Return the run of a cell of the paper; SORT's terms become ``sort``, to be trained once."""
     fusion = result.fusion or "sum"
     fusion = "sort" if fusion in ("sum+prod", "sum+root") else fusion
     options = {"branched": True} if result.branched else {}
@@ -88,7 +88,7 @@ def _cell(
 
 
 def _with_baselines(cells: Iterable[Cell]) -> tuple[Cell, ...]:
-    """Return the cells, with the baseline of their run where none is given."""
+    """Return the cells; those without a baseline get the row of their run's baseline."""
     every = tuple(cells)
     rows = {(cell.column, cell.metric, training_key(cell.run)): cell.row for cell in every}
     filled = []
@@ -167,9 +167,9 @@ def _bilinear() -> Iterable[Cell]:
 
 
 def _recipes() -> Iterable[Cell]:
-    """Beyond the paper: a residual network with SORT by its recipe, and by one with gates.
+    """Yield a residual network with SORT by the paper's recipe, and by one with gates.
 
-    The recipes differ in nothing else, so that the network without SORT is trained once.
+    The recipes differ in nothing else, so the network without SORT is trained only once.
     """
     for row, recipe, fusion in (
         ("ResNet-20", RESNET, "sum"),
@@ -182,7 +182,7 @@ def _recipes() -> Iterable[Cell]:
 def _attempt(
     fusion: str, warm_up: int = 0, gate: str | None = None, network: str = "resnet20"
 ) -> Run:
-    """A run at a quarter of the schedule, of which the size mini takes a tenth."""
+    """Return a run at a quarter of the schedule; the size mini takes a tenth of that."""
     recipe = replace(RESNET.scaled(0.25), warm_up=warm_up)
     options = {} if gate is None else {"gate": gate}
     name = "gate" if gate else f"warm{warm_up}" if warm_up else ""
@@ -259,7 +259,7 @@ def _long(
     fusion: str,
     **options: Any,  # noqa: ANN401
 ) -> Cell:
-    """A cell of `_evidence`."""
+    """Return a cell of `_evidence`."""
     run = Run(network, recipe, fusion, data, options=options)
     return _cell(row, DATA[data], with_curve(run))
 

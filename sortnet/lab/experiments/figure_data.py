@@ -26,7 +26,7 @@ NETWORKS: Mapping[str, Mapping[str, Any]] = {
 
 DEPTHS = ("resnet20", "resnet32", "resnet56")
 LAGS = tuple(range(1, 17))
-"""In points of the line between two images."""
+"""Distances along the line between two images, in points."""
 POINTS = 64
 CALIBRATION = 24
 
@@ -46,7 +46,7 @@ class Correlation:
     Attributes:
         network: Its name.
         fusion: ``sum`` or ``sort``.
-        by_seed: One row for each seed, one column for each of `LAGS`.
+        by_seed: One row per seed, one column per lag in `LAGS`.
     """
 
     network: str
@@ -115,8 +115,8 @@ def growth(steps: int = 60, batch: int = 100) -> dict[str, Any]:
     """Return how the first steps at a rate of 0.1 change the weights of ResNet-20, on digits.
 
     Arguments:
-        steps: How many.
-        batch: Images in a step.
+        steps: Number of steps.
+        batch: Images per step.
 
     Returns:
         For each start the loss at every step, and the largest factor by which the norm of a
@@ -136,7 +136,7 @@ def growth(steps: int = 60, batch: int = 100) -> dict[str, Any]:
             network = create_model("resnet20", 10, fusion, **options).train()
             order = torch.randint(len(images), (steps, batch))
         recipe = replace(RESNET, warm_up=warm_up)
-        with kernels.using("plain"):  # making kernels would take longer than these steps
+        with kernels.using("plain"):  # compiling kernels would take longer than these steps
             losses, growths = _steps(network, recipe, [(images[i], labels[i]) for i in order])
         series.append({"name": name, "loss": losses, "growth": growths})
     return {"about": f"ResNet-20, digits, batches of {batch}, seed 0", "series": series}

@@ -1,7 +1,7 @@
-"""Our training loop against the usual one in PyTorch: ``bench --against pytorch``.
+"""Our training loop compared with the usual PyTorch loop: ``bench --against pytorch``.
 
-The usual one is that of most CIFAR repositories: PIL images, torchvision's transforms one by one
-in a DataLoader with workers, a network in PyTorch's default layout and float32, a plain loop.
+The usual loop is that of most CIFAR repositories: PIL images, torchvision's transforms image by
+image in a DataLoader with workers, a network in the default layout and float32, a plain loop.
 """
 
 import statistics
@@ -26,7 +26,7 @@ from sortnet.networks import create_model
 
 IMAGES = 5_000
 STEPS = 10
-"""Steps per turn; meanwhile the other loop's workers fill their queue, in its favor."""
+"""Steps per turn; during our turn the other loop's workers fill their queue, in its favor."""
 
 
 def against_pytorch(
@@ -38,15 +38,15 @@ def against_pytorch(
     """Train each network in both ways, in turns, and return the rates, ready for JSON.
 
     Arguments:
-        networks: Out of those that `sortnet bench` has, for images of 32 x 32.
-        rounds: How many turns each has.
-        precision: Of ours.
-        show: Called with what comes next, how much is done, and of how much.
+        networks: Networks of `sortnet bench` for images of 32 x 32.
+        rounds: Number of turns of each loop.
+        precision: Precision of our loop.
+        show: Called with the name of the next network, the number done, and the total.
     """
     found = []
     for i, name in enumerate(networks):
         if name not in CASES or name in ("alexnet", "resnet18", "resnet34", "resnet50"):
-            raise UsageError(f"no benchmark of {name!r} against PyTorch: it is for images of 32")
+            raise UsageError(f"{name!r} has no benchmark against PyTorch: images must be 32 x 32")
         show(CASES[name].name, i, len(networks))
         found.append(_measured(CASES[name], rounds, precision))
     return {
@@ -122,7 +122,7 @@ def _usual(case: BenchmarkCase, dataset: Dataset) -> Iterator[None]:
 
 
 def _loader(dataset: Dataset, batch: int, pad: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """PIL images, transforms one by one, a DataLoader with a worker for each core."""
+    """Yield batches of transformed PIL images from a DataLoader with one worker per core."""
     from PIL import Image
     from torch.utils.data import DataLoader
     from torch.utils.data import Dataset as Base

@@ -1,4 +1,4 @@
-"""Reproducing an experiment: which runs it needs, and training them."""
+"""Reproduce an experiment: find the runs it needs, and train them."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ class ReproductionPlan:
     Attributes:
         wanted: The experiment.
         chosen: Its size.
-        seeds: How many runs of each kind the experiment has.
-        out: The directory of all runs.
-        root: The directory of all datasets.
-        runs: First every cell with seed 0, then with seed 1.
-        kept: The directory with one JSON file for each run that has ended.
-        device: Where networks run, one of `sortnet.lab.training.DEVICES`.
+        seeds: Number of seeds.
+        out: Directory of all runs.
+        root: Directory of all datasets.
+        runs: The runs: first every cell with seed 0, then with seed 1, and so on.
+        kept: Directory with one JSON file per finished run.
+        device: Device of the networks, one of `sortnet.lab.training.DEVICES`.
     """
 
     wanted: Experiment
@@ -40,17 +40,17 @@ class ReproductionPlan:
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """Where runs that have ended are found."""
+        """The directories where finished runs are found."""
         return (self.out,) if self.kept is None else (self.out, self.kept)
 
     @property
     def transfer(self) -> str | None:
-        """The data on which features are evaluated; the embedded digits at smoke size."""
+        """The dataset on which features are evaluated; the embedded digits at smoke size."""
         smoke = self.chosen.name == "smoke"
         return "digits" if smoke and self.wanted.transfer else self.wanted.transfer
 
     def is_kept(self, run: Run) -> bool:
-        """Whether a run is not in the directory of all runs, but its result was kept."""
+        """Return True if a run is not in the directory of all runs, but its result was kept."""
         if self.kept is None or (self.out / run.id / "result.json").exists():
             return False
         found = record.find(run, self.kept)
@@ -70,19 +70,19 @@ def plan(
     precision: str = "float32",
     device: str = "auto",
 ) -> ReproductionPlan:
-    """Return what an experiment has to train.
+    """Return the plan of an experiment.
 
     Arguments:
-        name: Out of `EXPERIMENTS`.
-        size_: Out of `SIZES`.
-        seeds: How many seeds; by default those of the size.
-        root: The directory of all datasets.
-        out: The directory of all runs.
-        kept: The directory with one JSON file for each run that has ended; runs with a file are
-            not trained again.
-        only: A pattern for the runs' names: ``cifar10/lenet*``.
-        precision: What convolutions compute in; ``auto`` for the fastest here.
-        device: Where networks run, one of `sortnet.lab.training.DEVICES`.
+        name: A name in `EXPERIMENTS`.
+        size_: A name in `SIZES`.
+        seeds: Number of seeds; by default that of the size.
+        root: Directory of all datasets.
+        out: Directory of all runs.
+        kept: Directory with one JSON file per finished run; runs with a file are not trained
+            again.
+        only: A pattern over the names of runs, such as ``cifar10/lenet*``.
+        precision: Dtype of convolutions; ``auto`` selects the fastest on this machine.
+        device: Device of the networks, one of `sortnet.lab.training.DEVICES`.
     """
     resolve_device(device)
     wanted, chosen = experiment(name), size(size_, precision, device)
@@ -93,7 +93,7 @@ def plan(
     every = tuple({run.id: run for run in fitted if fnmatch(run.id, only)}.values())
     if not every:
         example = chosen.fit(wanted.runs[0]).id
-        raise UsageError(f"no run of {name} is like {only!r}; they are like {example}")
+        raise UsageError(f"no run of {name} matches {only!r}; an example of a run is {example}")
     return ReproductionPlan(wanted, chosen, count, Path(out), Path(root), every, kept, device)
 
 
@@ -102,16 +102,16 @@ def reproduce(
     engine: Engine,
     show: Callable[[SweepProgress], None] = lambda progress: None,
 ) -> results.ExperimentResults:
-    """Train what a plan still needs and return its experiment's results.
+    """Train the runs of a plan that are missing, and return the results of its experiment.
 
     Arguments:
-        todo: What to train.
-        engine: Where to train it; see `sortnet.lab.sweep`.
+        todo: The plan.
+        engine: Where to train; see `sortnet.lab.sweep`.
         show: Called with the progress.
 
     Raises:
         FileNotFoundError: A dataset is missing; nothing was started.
-        Stopped: A signal came.
+        Stopped: A signal was received.
         OSError: Some runs could not be trained; the others were.
     """
     try:

@@ -35,7 +35,7 @@ class CellResults:
 
     @property
     def changed(self) -> list[str]:
-        """How the runs differ from the paper's."""
+        """The differences of the runs from the paper's."""
         return differences(self.run, self.cell.run)
 
 
@@ -108,7 +108,7 @@ def collect(
         name: The experiment.
         size: Size and precision of its runs.
         seeds: Number of seeds; the size's own if None.
-        directories: Of runs or of stored results; the first that has a run counts.
+        directories: Directories of runs or of stored results; the first that has a run is used.
     """
     wanted = experiment(name)
     count = size.seeds if seeds is None else seeds

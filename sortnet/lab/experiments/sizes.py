@@ -37,7 +37,7 @@ class Size:
         seeds: The default number of seeds.
         change: Turns the paper's run into one of this size.
         environment: Environment variables of the training processes.
-        precision: What convolutions compute in.
+        precision: Dtype of convolutions.
     """
 
     name: str

@@ -14,10 +14,10 @@ class Activity:
     """The second-order term of one fusion, over a batch of images.
 
     Attributes:
-        name: The fusion's place in the network.
-        share: The term's part of the output, in sums of magnitudes.
-        active: The part of all places at which both branches respond, so that the term is more
-            than its constant.
+        name: Path of the fusion in the network.
+        share: The term's share of the output, in sums of magnitudes.
+        active: The fraction of positions at which both branches are positive, so that the term is
+            more than its constant.
     """
 
     name: str
@@ -29,7 +29,7 @@ def activity(network: nn.Module, images: Tensor) -> list[Activity]:
     """Measure the second-order term of each fusion of a network, in order.
 
     Arguments:
-        network: It is run as it is, in training or evaluation mode.
+        network: Any network; it is run in its current mode, training or evaluation.
         images: :math:`(N, C, H, W)`.
 
     Example:

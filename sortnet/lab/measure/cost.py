@@ -32,9 +32,9 @@ class Ratio:
 def side_by_side(functions: Sequence[Callable[[], object]], rounds: int) -> list[list[float]]:
     """Return the seconds that each function took in each round.
 
-    The functions take turns: what slows the machine down for a while slows down all of them, and
-    their ratios within a round remain. They do so in every order in turn, because one that
-    follows upon itself finds the caches warm.
+    The functions take turns: if the machine is slow for a while, all of them are slower, and the
+    ratios within a round stay the same. The order changes from round to round, because a function
+    that runs twice in a row finds the caches warm.
     """
     times: list[list[float]] = [[] for _ in functions]
     orders = itertools.cycle(itertools.permutations(range(len(functions))))
@@ -64,15 +64,15 @@ def ratio(times: Sequence[float], base: Sequence[float]) -> Ratio:
 def saved_bytes(model: nn.Module, images: Tensor) -> int:
     """Return the bytes that a forward pass saves for backward.
 
-    Counted exactly: what autograd packs away, each storage once, without parameters and buffers,
-    which are there anyway. The model may be compiled.
+    The count is exact: every storage that autograd saves, once, without parameters and buffers,
+    which exist anyway. The model may be compiled.
 
     Example:
         >>> saved_bytes(nn.Conv2d(3, 8, 3), torch.zeros(1, 3, 8, 8))  # its input
         768
     """
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
-    storages: dict[int, torch.UntypedStorage] = {}  # kept alive, or an address could come twice
+    storages: dict[int, torch.UntypedStorage] = {}  # kept alive, so that no address is reused
 
     def pack(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
@@ -94,7 +94,7 @@ def peak_bytes(function: Callable[[], object], device: str | torch.device = "cpu
         function()
         return torch.accelerator.max_memory_allocated(device) - before
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # its messages are for its developers
-    # There is one cycle only, but without acc_events PyTorch 2.10 warns of more.
+    # There is only one cycle, but without acc_events PyTorch 2.10 warns about several.
     with profile(
         activities=[ProfilerActivity.CPU], profile_memory=True, acc_events=True
     ) as profiler:
@@ -114,8 +114,8 @@ class Peak:
     """The measured peak rates of the machine.
 
     Attributes:
-        multiply_adds: A second, in a large matrix product in float32.
-        bytes: A second, read and written, in copying a tensor much larger than the cache.
+        multiply_adds: Multiply-adds per second of a large matrix product in float32.
+        bytes: Bytes per second, read and written, of a copy much larger than the cache.
     """
 
     multiply_adds: float

@@ -1,7 +1,7 @@
 """The behavior of gradients: whether they shatter with depth, and their rounding errors.
 
-Balduzzi et al. (2017) look at the gradient by the input along a line through the space of inputs:
-in deep chains it turns into white noise, in residual networks it stays correlated for longer.
+Balduzzi et al. (2017) study the gradient with respect to the input along a line through the input
+space: in deep chains it becomes white noise, in residual networks it stays correlated for longer.
 """
 
 import copy
@@ -19,8 +19,8 @@ def line(a: Tensor, b: Tensor, points: int) -> Tensor:
 
     Arguments:
         a: An image, :math:`(C, H, W)`.
-        b: Another one.
-        points: How many.
+        b: Another image.
+        points: Number of points.
 
     Example:
         >>> line(torch.zeros(1, 2, 2), torch.ones(1, 2, 2), 5)[:, 0, 0, 0]
@@ -33,13 +33,13 @@ def line(a: Tensor, b: Tensor, points: int) -> Tensor:
 def calibrated(network: nn.Module, images: Tensor) -> nn.Module:
     """Return a copy in eval mode whose batch normalization has the images' statistics.
 
-    With it the network is a function of one image, also before training.
+    The copy is a function of one image, even before training.
     """
     network = copy.deepcopy(network).train()
     for module in network.modules():
         if isinstance(module, BatchNorm):
             module.reset_running_stats()
-            module.momentum = None  # the plain mean over all that it is shown
+            module.momentum = None  # the plain mean over all batches
     with torch.no_grad():
         network(images)
     return network.eval()
@@ -70,7 +70,7 @@ def autocorrelation(gradients: Tensor, lags: Sequence[int]) -> Tensor:
     .. math:: R(k) = \frac{\sum_t (g_t - \bar g)^\top (g_{t+k} - \bar g) / (T - k)}
                           {\sum_t \lVert g_t - \bar g \rVert^2 / T}
 
-    White noise has 0 beyond lag 0, a function that hardly bends a value near 1.
+    It is 0 beyond lag 0 for white noise, and near 1 for a function that is almost linear.
 
     Arguments:
         gradients: :math:`(T, D)`, in the order of the line.
@@ -82,9 +82,9 @@ def autocorrelation(gradients: Tensor, lags: Sequence[int]) -> Tensor:
         >>> [f"{float(autocorrelation(x, [1]).abs()):.1f}" for x in (wave, noise)]
         ['1.0', '0.0']
     """
-    centred = gradients.double() - gradients.double().mean(0)
-    power = centred.square().sum(1).mean()
-    similar = [(centred[: len(centred) - k] * centred[k:]).sum(1).mean() for k in lags]
+    centered = gradients.double() - gradients.double().mean(0)
+    power = centered.square().sum(1).mean()
+    similar = [(centered[: len(centered) - k] * centered[k:]).sum(1).mean() for k in lags]
     return torch.stack(similar) / power
 
 
@@ -94,11 +94,11 @@ def gradient_correlation(
     """Return the autocorrelation of input gradients along a line between two images.
 
     Arguments:
-        network: Of any kind; its batch normalisation is calibrated on the images.
+        network: Any network; its batch normalization is calibrated on the images.
         images: At least two; the line goes from the first to the second.
-        lags: In steps along the line.
-        points: Steps of the line, and one.
-        seed: Of the combination of logits that is differentiated.
+        lags: Distances in steps along the line.
+        points: Number of points on the line.
+        seed: Seed of the combination of logits that is differentiated.
     """
     ready = calibrated(network, images)
     path = line(images[0], images[1], points)

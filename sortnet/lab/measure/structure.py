@@ -42,7 +42,7 @@ def work(model: nn.Module, images: Tensor) -> Work:
 
     Arguments:
         model: Any module; it is not changed.
-        images: A batch of one, of which only the shape counts.
+        images: A batch of one; only its shape is used.
 
     Example:
         >>> from sortnet.networks import create_model
@@ -73,10 +73,10 @@ class Stage:
         name: Its name.
         kind: What it is made of.
         shape: The shape of its response to one image.
-        parameters: How many numbers are learnt in it.
-        work: What it costs.
-        receptive_field: The side of what one of its responses sees of the image; None where a
-            response has no place in the image.
+        parameters: Number of trainable parameters.
+        work: Its multiply-adds.
+        receptive_field: The side of the image region that one response depends on; None if
+            responses have no position in the image.
     """
 
     name: str
@@ -111,10 +111,10 @@ def _kind(module: nn.Module) -> str:
 def receptive_fields(network: Network) -> dict[str, int]:
     """Return the receptive field after each stage, by the support of one response's gradient.
 
-    The gradient of one response by the image is not zero where the response depends on it. For
-    that to be exact and not a matter of luck, it is taken in a copy of the network in float64
-    with one channel, positive weights, and averages in place of maxima. The image is a strip,
-    high enough for the network and wider than the receptive field.
+    The gradient of a response with respect to the image is nonzero where the response depends on
+    it. To make this exact, it is computed in a copy of the network in float64 with one channel,
+    positive weights, and average pooling instead of max pooling. The image is a strip, high enough
+    for the network and wider than the receptive field.
 
     Example:
         >>> from sortnet.networks import create_model

@@ -1,1 +1,1 @@
-"""From results to what people read. Nothing here measures or trains."""
+"""Tables, figures and the HTML page, from stored results. Nothing here measures or trains."""

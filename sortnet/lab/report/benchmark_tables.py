@@ -11,12 +11,12 @@ Row = list[str]
 
 
 def tables(result: dict[str, Any]) -> dict[str, tuple[Row, list[Row]]]:
-    """The tables of a benchmark: title, then heading and rows.
+    """Return the tables of a benchmark by title: heading and rows.
 
     Arguments:
-        result: As `sortnet bench --json` writes it. Times are relative to the sum's, and so are
-            the bytes saved for the backward pass and those held at most. "Of peak" is the share
-            of the machine's best: bytes a second of the op, multiply-adds a second of networks.
+        result: As `sortnet bench --json` writes it. Times, bytes saved for backward and peak
+            memory are relative to the sum. "Of peak" is the share of the machine's peak: bytes
+            per second for the op, multiply-adds per second for networks.
     """
     networks = _of_networks(result)
     parts = [m for m in result["measurements"] if m["level"] in ("op", "block")]
@@ -56,14 +56,14 @@ def tables(result: dict[str, Any]) -> dict[str, tuple[Row, list[Row]]]:
 
 
 def _of_networks(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """What was measured of whole networks, in the paper's order."""
+    """Return the measurements of whole networks, in the paper's order."""
     titles = tuple(entry.title for entry in NETWORKS.values())
     found = [m for m in result["measurements"] if m["level"] == "network"]
     return sorted(found, key=lambda m: [not m["name"].startswith(title) for title in titles])
 
 
 def _compiling(steps: list[dict[str, Any]]) -> list[Row]:
-    """What compiling gains in a step, what it costs first, and after how many steps it pays."""
+    """Return the gain per compiled step, the compilation time, and the steps until it pays off."""
     rows = []
     for m in (m for m in steps if m["mode"] == "compiled" and m["base"] == "eager"):
         gained = m["seconds"][0] - m["seconds"][1]
@@ -86,7 +86,7 @@ def _share(m: dict[str, Any], key: str) -> str:
 
 
 def summary(result: dict[str, Any]) -> str:
-    """One line a network: SORT and the plain formula, relative to the sum, not compiled."""
+    """Return one row per network: SORT and the plain formula relative to the sum, uncompiled."""
     steps = [m for m in _of_networks(result) if m["what"] == "step"]
     eager = {(m["name"], m["against"]): m for m in steps if m["mode"] == "eager"}
     heading = [
@@ -107,7 +107,7 @@ def summary(result: dict[str, Any]) -> str:
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """The tables in Markdown, and the machine that they were measured on."""
+    """Return the tables in Markdown, with the machine they were measured on."""
     machine = result["machine"]
     lines = [
         f"Measured on {machine['processor']}, {machine['threads']} threads, GPU {machine['gpu']}, "
@@ -124,7 +124,7 @@ def markdown(result: dict[str, Any]) -> str:
 
 
 def against_pytorch(result: dict[str, Any]) -> str:
-    """The table of `sortnet bench --against pytorch`."""
+    """Return the table of `sortnet bench --against pytorch`."""
     machine = result["machine"]
     heading = ["", "batch", f"sortnet, {result['precision']}", "PyTorch, float32", "times [95 %]"]
     lines = [

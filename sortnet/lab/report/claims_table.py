@@ -1,4 +1,4 @@
-"""The paper's claims and what came of each, as a page."""
+"""The paper's claims and their verdicts, in Markdown."""
 
 from collections.abc import Mapping, Sequence
 
@@ -6,7 +6,7 @@ from sortnet.lab.claims.finding import FAILS, HOLDS, OPEN
 
 
 def markdown(claims: Sequence[Mapping[str, str]]) -> str:
-    """Claims by their verdicts, each with what was found.
+    """Return the claims by verdict, each with its measurements.
 
     Arguments:
         claims: As `sortnet claims --json` writes them.

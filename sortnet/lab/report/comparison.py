@@ -16,7 +16,7 @@ VERDICTS = ("baseline", "helps", "hurts", "cannot tell")
 
 
 def read(value: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """What the page shows of a comparison.json."""
+    """Return what the page shows of a comparison.json."""
     steps, seeds = int(value["steps"]), int(value["seeds"])
     about = f"{seeds} seeds, {steps:,} steps of {int(value['batch'])} images"
     return [
@@ -67,7 +67,7 @@ def curves(answer: Answer, path: Path) -> list[Path]:
 
     Arguments:
         answer: The comparison.
-        path: Where to draw.
+        path: The figure, without suffix.
     """
     figure, axes = canvas(1, 1, 6.4, 3.8)
     axis = axes[0, 0]

@@ -42,7 +42,7 @@ CLAIMS, COST = "claims.json", "cost.json"
 BESIDE = (comparison.FILE, CLAIMS, COST)
 """Files next to the runs that the page shows."""
 BROKEN = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""What reading a file raises that does not hold what it should."""
+"""Errors raised by reading a file with unexpected content."""
 PNG = b"\x89PNG\r\n\x1a\n"
 
 Json = dict[str, Any]
@@ -84,9 +84,9 @@ def gather(directories: Sequence[Path]) -> Json:
     """Return everything that a page shows.
 
     Arguments:
-        directories: In and below which the runs are: run directories, or the JSON files that
-            `sortnet reproduce --results` keeps of them. They may hold ``claims.json``, a list of
-            claims with verdicts, and ``cost.json``, as `sortnet bench --json` writes it.
+        directories: Searched for runs: run directories, or the JSON files that `sortnet reproduce
+            --results` writes. They may contain ``claims.json``, a list of claims with verdicts,
+            and ``cost.json``, as `sortnet bench --json` writes it.
 
     Raises:
         UsageError: There is no run.
@@ -124,7 +124,7 @@ def gather(directories: Sequence[Path]) -> Json:
 def find_all(directories: Sequence[Path]) -> list[Path]:
     """Return the runs in and below directories.
 
-    A stored record is left out where the directory of the same run lies beside it.
+    A stored record is left out if the directory of the same run is beside it.
 
     Raises:
         UsageError: There is none.
@@ -154,7 +154,7 @@ def stamp(source: Path) -> tuple[tuple[int, int], ...]:
 
 
 def shown(source: Path, directories: Sequence[Path]) -> str:
-    """Return the path of a run as seen from the directory that was given."""
+    """Return the path of a run relative to the directory that was given."""
     source = source if source.is_dir() else source.with_suffix("")
     for root in directories:
         if source != root and source.is_relative_to(root):
@@ -162,7 +162,7 @@ def shown(source: Path, directories: Sequence[Path]) -> str:
     return str(source)
 
 
-@lru_cache(maxsize=1024)  # a served page is built again and again
+@lru_cache(maxsize=1024)  # a served page is built repeatedly
 def _read(
     source: Path, _stamp: object, share: Share
 ) -> tuple[tuple[RunRecord, Json] | None, list[dict[str, str]]]:
@@ -270,7 +270,7 @@ def _mistake(mistake: Json, classes: int) -> Json:
 
 
 def _fitting(mistakes: list[Json], share: Share) -> list[Json]:
-    """As many of the first pictures as a run's share of the page holds."""
+    """Return as many of the first pictures as fit into a run's share of the page."""
     kept, left = [], share.pictures
     for mistake in mistakes:
         left -= len(mistake["png"])
@@ -283,7 +283,7 @@ def _fitting(mistakes: list[Json], share: Share) -> list[Json]:
 def _beside(
     directories: Sequence[Path], name: str, read: Callable[[Any], list[T]], problems: Problems
 ) -> list[T]:
-    """What a file of that name holds, in any of the directories."""
+    """Return the content of the first file with a name, in any of the directories."""
     found: list[T] = []
     for path in dict.fromkeys(directory / name for directory in directories):
         if path.is_file():
@@ -293,7 +293,7 @@ def _beside(
 
 
 def claims(value: Sequence[Mapping[str, Any]]) -> list[Json]:
-    """Claims with verdicts, as ``claims.json`` holds them."""
+    """Return the claims and verdicts of a ``claims.json``, checked."""
     found = []
     for claim in value:
         if claim["verdict"] not in VERDICTS:

@@ -120,8 +120,8 @@ def correlation(measured: Mapping[str, Any], path: Path) -> list[Path]:
     """Draw the autocorrelation of gradients along a line, by distance and by depth.
 
     Arguments:
-        measured: As `sortnet.lab.experiments.figure_data.correlation` gives it.
-        path: Where to draw.
+        measured: The result of `sortnet.lab.experiments.figure_data.correlation`.
+        path: The figure, without suffix.
     """
     networks = list(dict.fromkeys(series["name"] for series in measured["series"]))
     figure, axes = canvas(1, len(networks) + 1, 2.35 * (len(networks) + 1), 2.6)
@@ -141,12 +141,12 @@ def _band(axis: Any, x: Sequence[float], rows: Sequence[Sequence[float]], fusion
     import numpy as np
 
     values = np.asarray(rows)
-    mean, colour = values.mean(0), COLORS[fusion]
+    mean, color = values.mean(0), COLORS[fusion]
     style = {"sum": "--", "sort": "-"}[fusion]
-    axis.plot(x, mean, style, color=colour, label={"sum": "sum", "sort": "SORT"}[fusion])
+    axis.plot(x, mean, style, color=color, label={"sum": "sum", "sort": "SORT"}[fusion])
     if len(values) > 1:
         spread = values.std(0, ddof=1)
-        axis.fill_between(x, mean - spread, mean + spread, color=colour, alpha=0.18, lw=0)
+        axis.fill_between(x, mean - spread, mean + spread, color=color, alpha=0.18, lw=0)
 
 
 def _by_depth(axis: Any, measured: Mapping[str, Any], networks: Sequence[str]) -> None:  # noqa: ANN401
@@ -172,8 +172,8 @@ def activity(measured: Mapping[str, Any], path: Path) -> list[Path]:
     """Draw the activity of the second-order term, block by block.
 
     Arguments:
-        measured: As `sortnet.lab.experiments.figure_data.activity` gives it.
-        path: Where to draw.
+        measured: The result of `sortnet.lab.experiments.figure_data.activity`.
+        path: The figure, without suffix.
     """
     figure, axes = canvas(1, 2, 7.2, 2.7)
     for i, series in enumerate(measured["series"]):
@@ -198,8 +198,8 @@ def growth(measured: Mapping[str, Any], path: Path) -> list[Path]:
     """Draw how the first steps change loss and weights.
 
     Arguments:
-        measured: As `sortnet.lab.experiments.figure_data.growth` gives it.
-        path: Where to draw.
+        measured: The result of `sortnet.lab.experiments.figure_data.growth`.
+        path: The figure, without suffix.
     """
     figure, axes = canvas(1, 2, 7.2, 2.7)
     for i, series in enumerate(measured["series"]):

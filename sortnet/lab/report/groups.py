@@ -13,25 +13,25 @@ from sortnet.lab.statistics import Comparison, adjust, compare, summary
 
 Values = Mapping[int, float | None]
 PREFERRED = ("recipe.name", "recipe.scale", "recipe.warm_up", "precision")
-"""Settings that a label names rather than others that tell configurations apart as well."""
+"""Settings that labels prefer, if several distinguish the same configurations."""
 AVOIDED = ("name", "evaluations", "recipe.sections")
 """Settings that a label names only if no other does."""
 
 
 def key(run: Run) -> str:
-    """Return what runs of the same configuration have in common: all but the seed."""
+    """Return a key that is equal for runs that differ only in their seed."""
     return json.dumps({**run.as_json(), "seed": None}, sort_keys=True)
 
 
 def data_name(run: Run) -> str:
-    """Return a data set's name, or the folder's name for a path."""
+    """Return the name of a run's dataset, or of its folder."""
     return run.id.partition("/")[0]
 
 
 def grouped(records: Sequence[RunRecord]) -> list[dict[str, Any]]:
-    """Return the configurations by data set, each after its baseline.
+    """Return the configurations by dataset, each after its baseline.
 
-    Within that order they come in the order of their first runs.
+    Otherwise they are in the order of their first runs.
     """
     members: dict[str, list[int]] = {}
     for i, record in enumerate(records):
@@ -67,11 +67,11 @@ def _errors(records: Iterable[RunRecord]) -> Values:
 
 
 def compared(runs: Sequence[Run], errors: Sequence[Values]) -> list[Comparison | None]:
-    """Compare each configuration with its baseline; None where that is not among them.
+    """Compare each configuration with its baseline; None if its baseline is not among them.
 
     Arguments:
-        runs: One of each configuration.
-        errors: Of each configuration, by seed.
+        runs: One run of each configuration.
+        errors: Test errors of each configuration, by seed.
     """
     keys = [training_key(run) for run in runs]
     found = []
@@ -79,7 +79,7 @@ def compared(runs: Sequence[Run], errors: Sequence[Values]) -> list[Comparison |
         base = baseline(run)
         wanted = None if base is None else training_key(base)
         same = [i for i, other in enumerate(keys) if other == wanted]
-        same.sort(key=lambda i: runs[i].name != run.name)  # of several, the one of the same name
+        same.sort(key=lambda i: runs[i].name != run.name)  # prefer the baseline of the same name
         found.append(compare(own, errors[same[0]]) if same else None)
     return adjust(found)
 
@@ -105,7 +105,7 @@ def mean(values: Iterable[float | None]) -> dict[str, Any] | None:
 
 
 def labels(runs: Sequence[Run]) -> list[str]:
-    """Return short names that tell configurations apart; the data set only where it is needed."""
+    """Return short names that distinguish configurations; with the dataset only if needed."""
     settings = [flat(run.as_json()) for run in runs]
     names = []
     for run, own in zip(runs, settings, strict=True):
@@ -122,7 +122,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
 
 
 def _telling(own: Mapping[str, str], alike: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return few settings that tell a configuration from those with the same title."""
+    """Return a few settings that distinguish a configuration from those with the same title."""
     differ = sorted(differing(alike), key=lambda n: (n in AVOIDED) - (n in PREFERRED))
     left, found = [other for other in alike if other != own], []
     while left:
@@ -149,7 +149,7 @@ def differences(
 
     Arguments:
         groups: The configurations.
-        settings: Of each run.
+        settings: The settings of each run.
     """
     merged: list[dict[str, str]] = []
     for group in groups:

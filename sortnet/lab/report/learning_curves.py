@@ -13,9 +13,9 @@ from sortnet.lab.statistics import summary
 
 COLUMNS = 3
 ZOOM = 0.6
-"""The inset shows what comes after this part of the training."""
+"""The inset shows training after this fraction of the steps."""
 INSET = 0.44
-"""Where it begins, from below."""
+"""Lower edge of the inset, as a fraction of the axis."""
 
 
 @styled

@@ -1,8 +1,8 @@
 """Runs as one self-contained HTML page: nothing is fetched and no other script runs.
 
-Everything that comes from a run is data: it is embedded as JSON that cannot end its element, and
-the script puts it on the page as text. A content security policy allows the page's own script and
-style by their hashes, and pictures that are part of the page; nothing else.
+Everything that comes from a run is data: it is embedded as JSON that cannot close its element, and
+the script inserts it as text. A content security policy allows only the page's own script and
+style, by their hashes, and images that are part of the page.
 """
 
 import base64
@@ -80,7 +80,7 @@ def render(content: dict[str, Any], title: str, *, live: bool = False) -> str:
     """Return contents as HTML.
 
     Arguments:
-        content: As `gather` gives it.
+        content: The result of `gather`.
         title: The page's heading.
         live: Whether the page asks its server for new data.
     """

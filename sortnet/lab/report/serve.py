@@ -25,11 +25,11 @@ GONE = (ConnectionError, TimeoutError)
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the page at ``/`` and what it shows at ``/data.json``.
+    """Serves the page at ``/`` and its data at ``/data.json``.
 
     Arguments:
-        directories: Where the runs are.
-        port: Of 127.0.0.1; 0 takes a free one.
+        directories: Directories of the runs.
+        port: Port on 127.0.0.1; 0 selects a free one.
     """
 
     daemon_threads = True
@@ -92,13 +92,13 @@ class Server(ThreadingHTTPServer):
         """
         if path not in ("/", "/data.json"):
             return HTTPStatus.NOT_FOUND, "text/plain", "there is only / and /data.json"
-        with self.lock:  # one reading of the files at a time
+        with self.lock:  # only one thread at a time reads the files
             try:
                 stamp = self.stamp()
                 if path == "/data.json" and since == stamp:
                     return HTTPStatus.NO_CONTENT, "text/plain", ""
                 content = contents.gather(self.directories) | {"stamp": stamp}
-            except (ValueError, OSError) as error:  # the runs may have gone
+            except (ValueError, OSError) as error:  # the runs may have been removed
                 return HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", str(error)
         if path == "/":
             return HTTPStatus.OK, "text/html", page.render(content, page.TITLE, live=True)
@@ -116,7 +116,7 @@ class Handler(BaseHTTPRequestHandler):
         """Send the page or its data."""
         port = self.server.server_address[1]
         if self.headers.get("Host") not in (f"{HOST}:{port}", f"localhost:{port}"):
-            # another site's name that leads here would let that site read the answer
+            # a host name of another site that resolves here would let that site read the answer
             self._send(HTTPStatus.FORBIDDEN, "text/plain", f"ask for {self.server.url}")
             return
         target = urlsplit(self.path)
@@ -130,7 +130,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.send_header("Cache-Control", "no-store")
         self.send_header("X-Content-Type-Options", "nosniff")
-        with suppress(*GONE):  # the page was closed before it had its answer
+        with suppress(*GONE):  # the page was closed before the answer was sent
             self.end_headers()
             self.wfile.write(body)
 
@@ -144,8 +144,8 @@ def serve(
     """Serve the page until Ctrl-C.
 
     Arguments:
-        directories: Where the runs are.
-        port: Of 127.0.0.1; 0 takes a free one.
+        directories: Directories of the runs.
+        port: Port on 127.0.0.1; 0 selects a free one.
         ready: Called with the page's address once it can be opened.
 
     Raises:

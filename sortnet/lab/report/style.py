@@ -13,7 +13,7 @@ COLORS = {"sum": "#0072B2", "sort": "#D55E00"}
 OTHERS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00")
 GREY = "0.45"
 
-SETTINGS: Any = {  # matplotlib's own type for it names every key there is
+SETTINGS: Any = {  # matplotlib's own type lists every key
     "font.size": 9,
     "axes.titlesize": 9.5,
     "axes.labelsize": 9,
@@ -28,8 +28,8 @@ SETTINGS: Any = {  # matplotlib's own type for it names every key there is
     "xtick.labelsize": 8,
     "ytick.labelsize": 8,
     "lines.linewidth": 1.4,
-    "svg.fonttype": "none",  # text stays text, to be searched and read aloud
-    "svg.hashsalt": "sortnet",  # the same figure is the same file
+    "svg.fonttype": "none",  # text stays text, for search and screen readers
+    "svg.hashsalt": "sortnet",  # the same figure gives the same file
 }
 
 
@@ -38,7 +38,7 @@ Value = TypeVar("Value")
 
 
 def styled(draw: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
-    """Let a function draw with these settings, and leave matplotlib's own as they were."""
+    """Make a function draw with these settings; matplotlib's own are restored afterwards."""
 
     @wraps(draw)
     def within(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Value:
@@ -51,7 +51,7 @@ def styled(draw: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
 
 
 def canvas(rows: int, columns: int, width: float, height: float) -> tuple["Figure", Any]:
-    """A figure and its axes, in inches; nothing of it touches pyplot's global state."""
+    """Return a figure, sized in inches, and its axes, without using pyplot's global state."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 

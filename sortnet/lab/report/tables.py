@@ -102,7 +102,7 @@ def _compared(found: CellComparison) -> list[str]:
 
 
 def remarks(results: ExperimentResults) -> list[str]:
-    """Return what a reader has to know: size, differences from the paper, machine, seeds."""
+    """Return remarks on the table: size, differences from the paper, machine, seeds."""
     groups: dict[str, list[CellResults]] = {}
     for cell in results.cells:
         groups.setdefault(", ".join(cell.changed) or "as in the paper", []).append(cell)

@@ -3,12 +3,12 @@
 ::
 
     runs/cifar10/resnet20-sort/seed0/
-        run.json            what is trained, on what, how; the machine
-        metrics.jsonl       a row for each stretch of steps and each evaluation, the same for every
-                            repetition of the run
-        events.jsonl        starts, stops and mishaps, with their times
-        checkpoints/        where to go on
-        result.json         once it has ended
+        run.json            network, data, recipe, seed; the machine
+        metrics.jsonl       a row per logging interval and evaluation; a repeated run writes the
+                            same rows
+        events.jsonl        starts, stops and failures, with their times
+        checkpoints/        the newest checkpoints, from which the run resumes
+        result.json         the result, once the run has ended
         config.json, model.safetensors      the network with its weights, for `sortnet.load`
 """
 

@@ -1,4 +1,4 @@
-"""What a run's directory holds: readers that never change it."""
+"""Readers of a run's directory, which never change it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,23 +17,24 @@ from sortnet.lab.training.evaluation import Scores
 from sortnet.lab.training.hardware import Machine
 
 WRONG = (UsageError, KeyError, TypeError, AttributeError)
-"""What JSON of another shape than expected raises."""
+"""Errors raised by JSON of an unexpected form."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """What came of a run.
+    """The result of a run.
 
     Attributes:
-        directory: Where it is.
-        run: What it was.
+        directory: Directory of the run.
+        run: The run.
         ended: ``finished`` or ``diverged``.
-        steps: How many steps were taken.
-        seconds: How long they took, without evaluation.
+        steps: Steps taken.
+        seconds: Training time without evaluation.
         test: ``error`` in percent, ``error5`` if there are more than five classes, ``loss``,
             ``images``; empty if it diverged.
-        confusion: How many images of each class were taken for which, for 100 classes at most.
-        where: Where it diverged.
+        confusion: Confusion matrix, for at most 100 classes: a row per class, a column per
+            prediction.
+        where: The module in which it diverged.
         options: Trainer options with which it diverged; with others it can resume.
     """
 
@@ -49,12 +50,12 @@ class Result:
 
     @property
     def error(self) -> float:
-        """The top-1 test error in per cent; NaN if it diverged."""
+        """The top-1 test error in percent; NaN if it diverged."""
         return self.test.get("error", float("nan"))
 
 
 def read(directory: str | Path) -> Run:
-    """The run of a directory."""
+    """Return the run of a directory."""
     path = Path(directory) / "run.json"
     if not path.is_file():
         raise UsageError(f"{directory} is not a run: there is no run.json")
@@ -62,7 +63,7 @@ def read(directory: str | Path) -> Run:
 
 
 def _described(path: Path) -> tuple[Run, dict[str, Any]]:
-    """The run of a run.json, and all that the file says."""
+    """Return the run of a run.json, and the whole content of the file."""
     stored = files.read_sealed(path)
     if unknown := sorted(stored.keys() - {"run", "machine", "data"}):
         raise UsageError(f"{path} has the unknown entry {unknown[0]!r}")
@@ -78,7 +79,7 @@ def _reason(error: Exception) -> str:
 
 
 def result(directory: str | Path) -> Result | None:
-    """The result of a run; nothing if it has not ended."""
+    """Return the result of a run; None if it has not ended."""
     path = Path(directory) / "result.json"
     if not path.is_file():
         return None
@@ -90,27 +91,27 @@ def result(directory: str | Path) -> Result | None:
 
 
 def rows(directory: str | Path) -> list[dict[str, Any]]:
-    """A run's metrics; a last line that a killed process left unfinished is passed over."""
+    """Return the metrics of a run; a last line left unfinished by a killed process is skipped."""
     return records.read(Path(directory) / "metrics.jsonl")
 
 
 def events(directory: str | Path) -> list[dict[str, Any]]:
-    """A run's starts, stops and mishaps."""
+    """Return the starts, stops and failures of a run."""
     return records.read(Path(directory) / "events.jsonl")
 
 
 def find(*directories: str | Path) -> list[Path]:
-    """All runs in and below the directories, in order of their names."""
+    """Return all runs in and below the directories, in order of their names."""
     found = {path.parent for root in directories for path in Path(root).rglob("run.json")}
     return sorted(found)
 
 
 def load(directory: str | Path) -> tuple[nn.Module, pretrained.Config]:
-    """The network of a directory: of a run, at its end or as far as it is, or a saved one.
+    """Load the network of a finished or unfinished run, or a saved network.
 
     Arguments:
-        directory: Of a run, or written by `sortnet.pretrained.save`, or the name of a network that
-            comes with the package, such as ``resnet20-sort-cifar10``.
+        directory: Directory of a run, or written by `sortnet.pretrained.save`, or the name of a
+            network that comes with the package, such as ``resnet20-sort-cifar10``.
     """
     directory = pretrained.place(directory)
     if (directory / pretrained.CONFIG).is_file() or not (directory / "run.json").is_file():
@@ -126,12 +127,12 @@ def load(directory: str | Path) -> tuple[nn.Module, pretrained.Config]:
 
 @dataclass(frozen=True)
 class Start:
-    """A model to train: its name, its options, and its first weights.
+    """A model to train: its name, its options, and its initial weights.
 
     Attributes:
-        network: As `sortnet.modelspec.create` takes it.
-        options: What else it takes; neither the fusion nor its gate.
-        weights: A run, a saved network or a file whose weights are the first ones.
+        network: Name of the model, as passed to `sortnet.modelspec.create`.
+        options: Its further arguments, except the fusion and its gate.
+        weights: Weights to start from: a run, a saved network or a file.
     """
 
     network: str
@@ -140,12 +141,12 @@ class Start:
 
 
 def start(model: str, weights: str | Path | None = None) -> Start:
-    """Resolve a model's name; of a run or a saved network, its model and its weights.
+    """Resolve a model's name; a run or a saved network gives its model and its weights.
 
     Arguments:
         model: A name as in `sortnet.modelspec`, the directory of a run or of a saved network, or
             the name of a network that comes with the package.
-        weights: Weights to start from, in place of the directory's own.
+        weights: Weights to start from, instead of the directory's own.
     """
     directory = pretrained.place(model)
     given = None if weights is None else str(weights)
@@ -163,7 +164,7 @@ def start(model: str, weights: str | Path | None = None) -> Start:
 
 
 def network_config(directory: Path, trained: Mapping[str, Any]) -> pretrained.Config:
-    """What a run's network is, from its run.json."""
+    """Return the configuration of a run's network, from its run.json."""
     run, stored = _described(directory / "run.json")
     try:
         about = stored["data"]
@@ -191,25 +192,25 @@ def evaluate(
     split: str = "test",
     device: str = "auto",
 ) -> tuple[str, Scores]:
-    """A network's title, and its scores on a split of the data it was trained on, or of others.
+    """Return a network's title, and its scores on a split of its own or another dataset.
 
     Arguments:
-        directory: Of a run, or of a saved network that says on what it was trained.
-        root: The directory of all data.
-        data: Other data, with the same classes.
+        directory: Directory of a run, or of a saved network that names its training data.
+        root: Directory of all datasets.
+        data: Another dataset with the same classes.
         split: ``train``, ``validation`` or ``test``.
-        device: Where the network runs, one of `sortnet.lab.training.DEVICES`.
+        device: Device of the network, one of `sortnet.lab.training.DEVICES`.
     """
     machine = Machine.here("off", device=device)
     network, config = load(directory)
     if "run" not in config.trained:
-        raise UsageError(f"{directory} does not say on what its network was trained")
+        raise UsageError(f"{directory} does not name the data its network was trained on")
     run = Run.from_json(config.trained["run"])
     dataset = (replace(run, data=data) if data else run).load(root)
     if len(dataset.classes) != len(config.classes):
         raise UsageError(
-            f"{dataset.name} has {len(dataset.classes)} classes, and the network of {directory}"
-            f" tells {len(config.classes)} apart"
+            f"{dataset.name} has {len(dataset.classes)} classes, but the network of {directory}"
+            f" has {len(config.classes)}"
         )
     images = getattr(dataset, split)
     if images is None:
@@ -220,7 +221,7 @@ def evaluate(
 
 
 def examine(directory: str | Path) -> list[str]:
-    """What of a run is intact and where it would go on, in lines for a person to read."""
+    """Return lines that say what of a run is intact and where it would resume."""
     directory = Path(directory)
     run = read(directory)
     steps = run.recipe.steps
@@ -232,7 +233,7 @@ def examine(directory: str | Path) -> list[str]:
     lines += [f"set aside: {path.relative_to(directory)}" for path in _set_aside(directory)]
     lines += [f"intact: checkpoint of step {found.step:,}" for found in intact]
     start = intact[0].step if intact else 0
-    for look in (_rows_told, _mishaps, lambda path: _outcome(path, start, steps)):
+    for look in (_metrics, _failures, lambda path: _outcome(path, start, steps)):
         try:
             lines += look(directory)
         except ValueError as error:
@@ -246,35 +247,35 @@ def _set_aside(directory: Path) -> list[Path]:
     return sorted(path for place in places for x in labels for path in place.glob(f"{x}-*"))
 
 
-def _rows_told(directory: Path) -> list[str]:
+def _metrics(directory: Path) -> list[str]:
     return [f"{len(rows(directory)):,} rows of metrics"]
 
 
-def _mishaps(directory: Path) -> list[str]:
+def _failures(directory: Path) -> list[str]:
     names = ("nonfinite", "rollback", "damaged")
     found = [event for event in events(directory) if event.get("event") in names]
-    return [f"mishap: {_told(event)}" for event in found]
+    return [f"failure: {_describe(event)}" for event in found]
 
 
 def _outcome(directory: Path, start: int, steps: int) -> list[str]:
     ended = result(directory)
     if ended is None:
-        return [f"would go on at step {start:,} of {steps:,}"]
+        return [f"would resume at step {start:,} of {steps:,}"]
     if ended.ended == "finished":
         return [f"finished: test error {ended.error:.2f} %; it will not be trained again"]
     return [
         f"diverged at step {ended.steps:,}, in {ended.where}; with --on-nonfinite rollback it"
-        f" would go on at step {start:,} of {steps:,}"
+        f" would resume at step {start:,} of {steps:,}"
     ]
 
 
-def _told(event: Mapping[str, Any]) -> str:
+def _describe(event: Mapping[str, Any]) -> str:
     details = [f"{key} {value}" for key, value in event.items() if key not in ("time", "event")]
     return f"{event['event']}, {', '.join(details)}"
 
 
 def sample_images(config: pretrained.Config, root: str | Path, count: int) -> Tensor | None:
-    """Return test images of the data set a network was trained on; None if it is not there."""
+    """Return test images of the dataset a network was trained on; None if it is missing."""
     try:
         dataset = Run.from_json(config.trained["run"]).load(root)
         return next(data.eval_batches(dataset, dataset.test, batch=count, workers=0)).images

@@ -1,4 +1,4 @@
-"""A run from its first weights to its result, in its directory."""
+"""Train a run in its directory, from its initial weights to its result."""
 
 import base64
 import io
@@ -30,16 +30,16 @@ from sortnet.lab.training.options import TrainerOptions
 from sortnet.patterns import matches
 
 MISTAKES = 24
-"""How many of the most confident mistakes are kept as pictures."""
+"""Number of the most confident mistakes that are kept as images."""
 
 
 def fresh(run: Run, dataset: Dataset, make: Callable[[], nn.Module] | None = None) -> nn.Module:
-    """Build a run's network with its first weights, which depend on the seed alone.
+    """Create a run's network with its initial weights, which depend only on the seed.
 
     Arguments:
-        run: What is trained.
-        dataset: Its classes and the images' size.
-        make: Builds the network, in place of `sortnet.modelspec.create`.
+        run: The run.
+        dataset: Its dataset, for the number of classes and the image size.
+        make: Creates the network, instead of `sortnet.modelspec.create`.
     """
     with torch.random.fork_rng():
         torch.manual_seed(derive_seed(run.seed, "weights"))
@@ -67,13 +67,13 @@ def _freeze(network: nn.Module, patterns: Sequence[str]) -> None:
 
 
 def check_head(network: nn.Module, name: str, dataset: Dataset) -> None:
-    """Refuse a model that does not give a number for each of the data's classes."""
+    """Refuse a model that does not return one logit per class of the dataset."""
     images = torch.zeros(2, 3, dataset.size, dataset.size)
     was_training = network.training
     try:
         with torch.no_grad():
             output = network.eval()(images)
-    except Exception as error:  # whatever somebody's model may do
+    except Exception as error:  # a model may raise anything
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise UsageError(
             f"{name} cannot be run on images of {dataset.size} px: {reason}"
@@ -85,13 +85,13 @@ def check_head(network: nn.Module, name: str, dataset: Dataset) -> None:
         raise UsageError(f"{name} returns a {type(output).__name__}, not a tensor of logits")
     if tuple(output.shape) != (2, classes):
         raise UsageError(
-            f"{name} returns {tuple(output.shape)} for 2 images, and {dataset.name} has {classes}"
+            f"{name} returns {tuple(output.shape)} for 2 images, but {dataset.name} has {classes}"
             f" classes: it should return (2, {classes}); let the function take num_classes"
         )
 
 
 def first_weights(source: str) -> dict[str, Tensor]:
-    """Read weights to start from: of a run, of a saved network, or of a file."""
+    """Read weights to start from: those of a run, a saved network or a file."""
     path = Path(source)
     if path.is_file():
         return pretrained.read_weights(path)
@@ -116,17 +116,17 @@ def train(
     step is taken.
 
     Arguments:
-        run: What is trained, on what and how.
-        out: The directory of all runs.
-        root: The directory of all data.
+        run: The run.
+        out: Directory of all runs.
+        root: Directory of all datasets.
         options: Checkpoints, resuming, compilation and device.
         callbacks: Called at each event.
-        make: Builds the network, where its name alone does not say how.
-        dataset: The data, where they are read already or have no name.
+        make: Creates the network, if its name is not enough.
+        dataset: The dataset, if it is already read or has no name.
 
     Raises:
         Diverged: Loss or gradient were not finite; the result says so, too.
-        Interrupted: A signal came; a checkpoint is saved.
+        Interrupted: A signal was received; a checkpoint is saved.
     """
     directory, options = Path(out) / run.id, options or TrainerOptions()
     with init_distributed(options.device) as distributed, ExitStack() as stack:
@@ -165,15 +165,15 @@ def train(
 
 
 def _known(run: Run, directory: Path, options: TrainerOptions) -> dict[str, Any] | None:
-    """The stored result of a run for which there is nothing left to do.
+    """Return the stored result of a run for which there is nothing left to do.
 
     Raises:
-        ValueError: There is another run in the directory, or this one cannot go on.
+        ValueError: There is another run in the directory, or this one cannot be resumed.
     """
     _same(run, directory)
     try:
         ended = result(directory)
-    except ValueError:  # damaged, which `_enter` sees to
+    except ValueError:  # damaged: `_enter` sets it aside
         return None
     if ended is None or (ended.ended == "diverged" and _other_options(ended, options)):
         return None
@@ -197,7 +197,7 @@ def _other_options(ended: Result, options: TrainerOptions) -> bool:
 
 
 def _enter(run: Run, trainer: Trainer, stack: ExitStack) -> dict[str, Any] | None:
-    """Lock the directory and clear it of what killed or spoilt lives left; see `_known`."""
+    """Lock the directory, remove leftovers of killed processes, and return `_known`."""
     directory = trainer.directory
     directory.mkdir(parents=True, exist_ok=True)
     stack.enter_context(files.locked(directory / "lock", f"training {directory}"))
@@ -207,17 +207,17 @@ def _enter(run: Run, trainer: Trainer, stack: ExitStack) -> dict[str, Any] | Non
 
 
 def _set_aside_damaged(trainer: Trainer) -> None:
-    """Make room for a new result where the one that is there is damaged."""
+    """Set aside a damaged result, so that a new one can be written."""
     try:
         result(trainer.directory)
     except ValueError as error:
         aside = files.set_aside(trainer.directory / "result.json")
         trainer.log.repair_events()
-        trainer.log.damage(f"{error}; it is made again, the old one is {aside.name}", 0)
+        trainer.log.damage(f"{error}; it is computed again, the old one is {aside.name}", 0)
 
 
 def _same(run: Run, directory: Path) -> None:
-    """Refuse a directory in which there is another run."""
+    """Refuse a directory that belongs to another run."""
     if not (directory / "run.json").is_file():
         return
     there, here = (json.loads(json.dumps(r.as_json())) for r in (read(directory), run))
@@ -226,12 +226,12 @@ def _same(run: Run, directory: Path) -> None:
             raise UsageError(
                 f"{directory} is another run: its {name} is"
                 f" {brief_difference(there[name], value)};"
-                " --name gives this one a directory of its own"
+                " give this run its own directory with --name"
             )
 
 
 def _claim(run: Run, directory: Path, dataset: Dataset) -> None:
-    """Make a directory this run's: it has a run.json, and no result of an earlier life."""
+    """Claim a directory for this run: write run.json, and remove an earlier result."""
     if not (directory / "run.json").is_file():
         _describe(run, directory, dataset)
     (directory / "result.json").unlink(missing_ok=True)
@@ -256,7 +256,7 @@ def _describe(run: Run, directory: Path, dataset: Dataset) -> None:
 
 
 def _tested(trainer: Trainer) -> dict[str, Any]:
-    """Use the test images, once."""
+    """Evaluate on the test images, once."""
     dataset, state = trainer.dataset, trainer.state
     scores = trainer.evaluate(dataset.test)
     trainer.log.row(scores.row(state.step, "test"))
@@ -300,7 +300,7 @@ def _finish(distributed: Distributed, directory: Path, stored: Mapping[str, Any]
 
 
 def _mistakes(split: Split, scores: Scores) -> list[dict[str, Any]]:
-    """The most confident mistakes, with their pictures as PNG."""
+    """Return the most confident mistakes, with their images as PNG."""
     chosen, sure = torch.cat(scores.predictions), torch.cat(scores.confidences)
     wrong = (chosen != split.labels).nonzero().flatten()
     worst = wrong[sure[wrong].argsort(descending=True)][:MISTAKES].tolist()

@@ -20,22 +20,22 @@ from sortnet.lab.runs.settings import text
 POINTS = 100
 """Points of a stored learning curve."""
 CHANCE = 0.97
-"""A network whose error is above this share of a random guess's has not converged."""
+"""A network whose error is above this share of a random guess's error has not converged."""
 LARGEST = 1e15
-"""A number of a result beyond it is damage; sums of such numbers would be infinite."""
+"""A larger number in a result is damage; sums of such numbers could be infinite."""
 TRANSFER = "transfer.json"
 METRICS = "metrics.jsonl"
 
 Guard = Callable[[Path], AbstractContextManager[object]]
-"""Given a file's path, a context that may suppress what reading the file raises."""
+"""Returns, for a file's path, a context that may suppress errors of reading the file."""
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What is known of a run.
+    """Everything known about a run.
 
     Attributes:
-        run: What was trained, on what and how.
+        run: The run.
         source: The run's directory, or the JSON file.
         machine: Hardware, threads, versions and commit, as in run.json.
         data: Fingerprint, class names and number of images, as in run.json.
@@ -45,8 +45,8 @@ class RunRecord:
         test: ``error`` and ``error5`` in percent, ``loss``, ``images``; empty unless finished.
         where: The module in which it diverged.
         confusion: Images of each class (row) by predicted class.
-        transfer: Accuracy by layer after transfer (section 4.3), and the data set.
-        curves: By split, ``train`` and ``validation``.
+        transfer: Accuracy by layer after transfer (section 4.3), and the dataset.
+        curves: Learning curves by split, ``train`` and ``validation``.
     """
 
     run: Run
@@ -161,12 +161,12 @@ def read(source: str | Path, guard: Guard = lambda path: nullcontext()) -> RunRe
     """Read a run.
 
     Arguments:
-        source: Its directory, or a file that `write` made.
+        source: Its directory, or a file that `write` wrote.
         guard: Called with each file of a directory but run.json; what it suppresses is left out
             of the record.
 
     Raises:
-        UsageError: A file does not hold what it should.
+        UsageError: A file has unexpected content.
     """
     source = Path(source)
     return _from_file(source) if source.is_file() else _from_directory(source, guard)

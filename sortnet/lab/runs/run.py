@@ -1,4 +1,4 @@
-"""What is trained, on what and how, as data."""
+"""A run as data: network, dataset, recipe, seed and everything else that determines its result."""
 
 import json
 import re
@@ -16,28 +16,28 @@ from sortnet.lab.recipes import DEFAULTS, Recipe, Section
 from sortnet.lab.training.hardware import PRECISIONS
 
 LARGE = ("imagenet", "caltech256")
-"""The named data sets whose images are brought to the network's size."""
+"""Named datasets whose images are resized to the network's size."""
 
 
 @dataclass(frozen=True)
 class Run:
-    """What is trained, on what and how: all that decides a run's outcome.
+    """A training run: everything that determines its result.
 
     Attributes:
-        network: The model's name, as `sortnet.modelspec.create` takes it.
+        network: Name of the model, as passed to `sortnet.modelspec.create`.
         recipe: How it is trained.
-        fusion: How its branches meet.
-        data: A data set's name, or the path of an image folder.
-        seed: Of weights, order, augmentation and dropout. Runs of the same seed start with the
-            same weights and see the same images in the same order, whatever their fusion.
-        options: What else `sortnet.modelspec.create` takes.
-        validation: How many training images are held out.
-        evaluations: How many times they are looked at.
-        preprocess: What is done to the data once, such as ``lcn``.
-        init: A run or directory whose weights are the first ones.
+        fusion: How its branches are fused.
+        data: Name of a dataset, or path of an image folder.
+        seed: Seed of weights, image order, augmentation and dropout. Runs with the same seed start
+            from the same weights and see the same images in the same order, with any fusion.
+        options: Further arguments of `sortnet.modelspec.create`.
+        validation: Number of training images to hold out.
+        evaluations: Number of evaluations on the held-out images.
+        preprocess: Preprocessing of the data, such as ``lcn``.
+        init: Weights to start from: a run, a saved network or a file.
         freeze: Patterns of the weights that are not trained, such as ``layer[12].*``.
-        precision: What convolutions compute in: ``float32``, ``bfloat16`` or ``float16``.
-        name: Tells this run from others that would have the same directory.
+        precision: Dtype of convolutions: ``float32``, ``bfloat16`` or ``float16``.
+        name: Suffix that distinguishes this run from others with the same directory.
 
     Example:
         >>> from sortnet.lab.recipes import RESNET
@@ -74,14 +74,14 @@ class Run:
 
     @property
     def title(self) -> str:
-        """The model's name, for the paper's networks as the paper prints it."""
+        """The name of the model; networks of the paper as printed in the paper."""
         return modelspec.title(
             self.network, self.fusion, branched=bool(self.options.get("branched"))
         )
 
     @property
     def id(self) -> str:
-        """Its directory, below that of all runs."""
+        """Its directory, relative to that of all runs."""
         options = [
             key if value is True else f"{key}{_safe(value) if key == 'where' else value}"
             for key, value in sorted(self.options.items())
@@ -103,40 +103,40 @@ class Run:
         return Path(self.data).name
 
     def _check_id(self) -> None:
-        """Refuse what would be trained outside of the directory of all runs."""
+        """Refuse a run whose directory would be outside of the directory of all runs."""
         with user_input():
             parse(self.fusion)
         if not self._data_name:
-            raise UsageError(f"--data {self.data}: put the images into a folder that has a name")
+            raise UsageError(f"--data {self.data}: put the images into a folder with a name")
         if len(PurePath(self.id).parts) != 3 or ".." in PurePath(self.id).parts:
             raise UsageError(f"{self.id!r} cannot be a run's directory: a name in it has a slash")
         if "\0" in self.id:
             raise UsageError(f"{self.id!r} cannot be a run's directory")
 
     def built(self, size: int) -> dict[str, Any]:
-        """What `modelspec.create` is given besides network, number of classes and fusion."""
+        """Return the arguments of `modelspec.create` except network, classes and fusion."""
         gate = self.recipe.gate if set(parse(self.fusion)) & set(SECOND_ORDER) else None
         return {"size": size, **({"gate": gate} if gate else {}), **self.options}
 
     def as_json(self) -> dict[str, Any]:
-        """As what JSON can hold."""
+        """Return the run as JSON."""
         return asdict(self)
 
     def configuration(self) -> dict[str, Any]:
-        """What a checkpoint must agree with to be one of this run.
+        """Return the settings that a checkpoint of this run must have.
 
-        All of `as_json` but the name, which only chooses a directory, and the data, which may be
-        moved to another path: their fingerprint is compared instead.
+        These are all of `as_json` except the name, which only selects a directory, and the path of
+        the data, which may change: the fingerprint of the data is compared instead.
         """
         plain: dict[str, Any] = json.loads(json.dumps(self.as_json()))
         return {key: value for key, value in plain.items() if key not in ("name", "data")}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> "Run":
-        """What `as_json` gave, also after it has been a file.
+        """Return the run that `as_json` described.
 
         Raises:
-            UsageError: It is no run.
+            UsageError: It does not describe a run.
         """
         try:
             return cls._of(value)
@@ -154,7 +154,7 @@ class Run:
         return cls(**{**rest, "recipe": Recipe(**recipe), "freeze": tuple(rest.get("freeze", ()))})
 
     def load(self, root: str | Path) -> Dataset:
-        """The data, for which networks of large images have a say in the images' size."""
+        """Load the dataset; image folders are resized to the network's size."""
         size = self.options.get("size")
         if size is None and (self.data in LARGE or self.data not in data.DATASETS):
             size = modelspec.image_size(self.network)
@@ -164,7 +164,7 @@ class Run:
 
 
 def _safe(pattern: str) -> str:
-    """A pattern as a part of a directory's name."""
+    """Return a pattern as part of a directory's name."""
     return re.sub(r"[^\w.-]+", "_", pattern)
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from sortnet.lab.runs.curves import finite
 
 LONGEST = 120
-"""Characters of a setting that are kept."""
+"""Longest text of a setting, in characters."""
 
 
 def differing(settings: Sequence[Mapping[str, str]]) -> list[str]:

@@ -1,7 +1,7 @@
 """One element of a SLURM array job: it trains one run, and is requeued until the run has ended.
 
-The run is trained by another process. That way a signal never meets a step half done: the process
-is asked to save, as at home, and this one waits for it and has itself requeued by submitit.
+The run is trained by another process, so that a signal never interrupts a step: the process is
+asked to save, as on a local machine, and this one waits for it and is requeued by submitit.
 """
 
 import os
@@ -16,11 +16,11 @@ from submitit.core.utils import DelayedSubmission
 from sortnet.lab.sweep.job import HELD, Job
 
 PAUSE = 1.0
-"""Seconds between two looks at the job or at the lock of a run."""
+"""Seconds between two checks of the job or of the lock of a run."""
 GRACE = 120.0
-"""Seconds after SIGTERM in which SLURM ends a job that it cancels or preempts."""
+"""Seconds from SIGTERM until SLURM ends a job that it cancels or preempts."""
 IDLE = 3
-"""How many lives may end without a new checkpoint before the element gives up."""
+"""Number of starts without a new checkpoint after which the element gives up."""
 
 
 class Element:
@@ -35,20 +35,20 @@ class Element:
 
         Arguments:
             job: The run.
-            idle: How many earlier lives ended without a new checkpoint.
+            idle: Number of earlier starts that ended without a new checkpoint.
 
         Raises:
             SystemExit: The run failed; its message is in the log.
         """
         asked: list[int] = []
-        # SLURM sends it to the training process as well, which saves and ends
+        # SLURM sends the signal to the training process as well, which saves and ends
         signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
         self.found = _newest(job)
         while code := self._train(job):
             if asked:
                 _wait_for_the_end()
                 asked.clear()
-            elif code == HELD or job.is_held:  # by another sweep, or by a node that is cut off
+            elif code == HELD or job.is_held:  # by another sweep, or by a disconnected node
                 time.sleep(PAUSE)
             else:
                 raise SystemExit(code)
@@ -66,12 +66,12 @@ class Element:
         """
         if self.process is not None and self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
-            # not by wait(), whose lock the interrupted call holds
+            # not wait(): the interrupted call holds its lock
             os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOWAIT)
         idle = idle + 1 if _newest(job) == self.found else 0
         if idle >= IDLE:
             message = (
-                f"sortnet: the time was up {idle} times before a step was saved; raise --time"
+                f"sortnet: the time limit came {idle} times before a step was saved; raise --time"
             )
             print(message, file=sys.stderr, flush=True)
             return None
@@ -91,7 +91,7 @@ def _newest(job: Job) -> Path | None:
 def _wait_for_the_end() -> None:
     """Wait until SLURM ends this job, which it cancels or preempts.
 
-    A preempted job may have minutes left, and the signal that requeues it is still to come.
+    A preempted job may have minutes left before it receives the signal that requeues it.
     """
     until = time.monotonic() + GRACE
     while time.monotonic() < until:

@@ -1,4 +1,4 @@
-"""Training a list of runs, with progress, on whatever engine there is.
+"""Train a list of runs with an engine, and report the progress.
 
 A run that has ended is not trained again, one that was interrupted is resumed, and one that
 diverges is a result. Several sweeps of one directory share the work.
@@ -27,11 +27,11 @@ from sortnet.lab.training.failures import signals
 from sortnet.networks import NETWORKS, create_model
 
 TAIL = 4096
-"""Bytes that hold the last row of a run's metrics."""
+"""Bytes at the end of a file that contain the last row of metrics."""
 
 
 class Stopped(Interrupted):
-    """A signal ended the sweep; nothing that was learned is lost."""
+    """A signal ended the sweep; all progress is saved."""
 
     def __init__(self, number: int, message: str) -> None:
         Exception.__init__(self, message)
@@ -40,7 +40,7 @@ class Stopped(Interrupted):
 
 @dataclass(frozen=True)
 class RunState:
-    """What an engine knows of a run: `elsewhere` is one that another sweep trains."""
+    """The state of a run; `elsewhere` means that another sweep trains it."""
 
     kind: Literal["queued", "running", "elsewhere", "ended", "failed"]
     reason: str = ""
@@ -59,18 +59,18 @@ class Engine(Protocol):
 
     Attributes:
         pause: Seconds between two polls.
-        parting: What to say after a signal, with the number of runs ended and of all runs.
+        parting: Message after a signal, with the number of runs ended and of all runs.
     """
 
     pause: float
     parting: str
 
     def start(self, jobs: Sequence[Job], ended: Callable[[str], bool]) -> str | None:
-        """Start jobs; return what the user should know about it.
+        """Start jobs; return a message for the user, if any.
 
         Arguments:
-            jobs: What to train.
-            ended: Whether the run of an id has ended, by what is in its directory.
+            jobs: The jobs.
+            ended: Returns whether the run with an id has ended, according to its directory.
         """
 
     def poll(self) -> dict[str, RunState]:
@@ -81,7 +81,7 @@ class Engine(Protocol):
 
     @property
     def is_busy(self) -> bool:
-        """Whether `leave` has to be waited for."""
+        """Whether to wait until `leave` has taken effect."""
 
     def close(self) -> None:
         """Release what the engine holds."""
@@ -89,17 +89,17 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class SweepProgress:
-    """How far a sweep is.
+    """The progress of a sweep.
 
     Attributes:
-        share: The part of all work that is done, from 0 to 1.
-        left: Seconds that are left; None before there is anything to estimate it from.
-        ended: How many runs have ended.
-        total: How many there are.
-        running: The runs in training, each with the part of it that is done.
-        queued: How many runs wait.
+        share: Fraction of all work that is done, from 0 to 1.
+        left: Estimated seconds left; None before there is anything to estimate it from.
+        ended: Number of runs that have ended.
+        total: Number of all runs.
+        running: The runs in training, each with the fraction that is done.
+        queued: Number of runs that wait.
         elsewhere: The runs that another sweep trains.
-        news: What happened just now, if anything did.
+        news: What has just happened, if anything.
     """
 
     share: float
@@ -169,7 +169,7 @@ def last_step(directory: Path) -> int:
 
 @dataclass
 class Board:
-    """What is known of every run, and what of it is shown."""
+    """The states of all runs, and their display."""
 
     runs: Mapping[str, Run]
     out: Path
@@ -193,16 +193,16 @@ class Board:
 
     @property
     def done(self) -> float:
-        """The part of all work that is done."""
+        """The fraction of all work that is done."""
         total = sum(self.efforts.values())
         return sum(self.efforts[key] * share for key, share in self.shares.items()) / total
 
     def update(self, states: Mapping[str, RunState]) -> None:
-        """Take over what an engine reports, and show it."""
+        """Update the states from an engine's report, and show the progress."""
         news = [key for key, state in states.items() if state != self.states[key]]
         self.states |= states
         for key in {*news, *self.of("running", "elsewhere")}:
-            # a run that resumes repeats steps: what is shown does not go back
+            # a run that resumes repeats steps: the displayed progress never decreases
             self.shares[key] = max(self.shares[key], self._share(key))
         told = [text for key in news if (text := self._news(key))]
         for text in told:
@@ -224,7 +224,7 @@ class Board:
         return f"{key} error {found.error:.2f} %, {duration(found.seconds)}"
 
     def tell(self, news: str | None = None) -> None:
-        """Show how far everything is."""
+        """Show the progress."""
         done, spent = self.done, time.monotonic() - self.started
         gained = done - self.before
         left = spent * (1 - done) / gained if gained > 0.002 else None
@@ -251,11 +251,11 @@ def train_all(
     """Train runs, several at a time, and return each one's result or failure by its id.
 
     Arguments:
-        runs: What to train.
-        out: The directory of all runs.
-        root: The directory of all datasets.
-        engine: Where: a new `Local` or `Slurm`.
-        device: Where networks run, one of `sortnet.lab.training.DEVICES`.
+        runs: The runs.
+        out: Directory of all runs.
+        root: Directory of all datasets.
+        engine: Where to train: a new `Local` or `Slurm`.
+        device: Device of the networks, one of `sortnet.lab.training.DEVICES`.
         transfer: A dataset on which the trained features are evaluated, as in section 4.3.
         environment: Environment variables of the training processes.
         done: The ids of runs that need no training; only `show` counts them.
@@ -263,7 +263,7 @@ def train_all(
 
     Raises:
         FileNotFoundError: A dataset is missing; nothing was started.
-        Stopped: A signal came.
+        Stopped: A signal was received.
     """
     by_id, out = {run.id: run for run in runs}, Path(out)
 
@@ -287,7 +287,7 @@ def train_all(
 def _follow(
     board: Board, engine: Engine, jobs: Sequence[Job], ended: Callable[[str], bool]
 ) -> None:
-    """Run an engine until all jobs have ended or a signal comes."""
+    """Run an engine until all jobs have ended or a signal is received."""
     asked: list[int] = []
     with signals(asked.append):
         board.tell(engine.start(jobs, ended) if jobs else None)

@@ -1,4 +1,4 @@
-"""What the process that trains one run of a sweep is told."""
+"""The job of a process that trains one run of a sweep."""
 
 import json
 import os
@@ -23,11 +23,11 @@ class Job:
         run: The run as JSON.
         out: The directory of all runs.
         root: The directory of all datasets.
-        device: Where the network runs, one of `sortnet.lab.training.DEVICES`.
+        device: Device of the network, one of `sortnet.lab.training.DEVICES`.
         transfer: The dataset on which the trained features are evaluated, if any.
         environment: Environment variables of the process.
         gpus: The number of GPUs; several are used by one process each, under torchrun.
-        guarded: Save and stop when standard input ends: whoever started the process is gone.
+        guarded: Save and stop when standard input ends: then the parent process has ended.
     """
 
     id: str
@@ -65,12 +65,12 @@ class Job:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment of the command: one thread, so that no result depends on the cores."""
+        """The environment of the command, with one thread: no result depends on the cores."""
         return {**os.environ, **self.environment, "OMP_NUM_THREADS": "1"}
 
 
 def reason(log: str, code: int | None = None) -> str:
-    """Return why a process failed, in one line: its own last word rather than the scheduler's."""
+    """Return why a process failed, in one line: its own last message, or else the scheduler's."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     ours = [line.removeprefix("sortnet: ") for line in lines if line.startswith("sortnet: ")]
     others = ("srun: ", "slurmstepd", "submitit ")

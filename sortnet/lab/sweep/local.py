@@ -1,7 +1,7 @@
-"""Training the runs of a sweep in processes on this machine.
+"""Train the runs of a sweep in processes on this machine.
 
-submitit's LocalExecutor does not do for this: it starts all jobs at once, hides the GPUs, kills a
-job one second after asking it to stop, and its jobs outlive the process that submitted them.
+submitit's LocalExecutor is not suitable: it starts all jobs at once, hides the GPUs, kills a job
+one second after asking it to stop, and its jobs outlive the process that submitted them.
 """
 
 import signal
@@ -22,7 +22,7 @@ class Local:
     """Trains several runs at a time.
 
     Arguments:
-        processes: How many; by default one for each core, or one if there is a GPU.
+        processes: Number of runs at a time; by default one per core, or one if there is a GPU.
     """
 
     pause = 0.5
@@ -38,7 +38,7 @@ class Local:
         self.stopping = False
 
     def start(self, jobs: Sequence[Job], ended: Callable[[str], bool]) -> str | None:
-        """Take jobs; `poll` starts them."""
+        """Queue jobs; `poll` starts them."""
         self.jobs, self.ended = {job.id: replace(job, guarded=True) for job in jobs}, ended
         self.states = {job.id: RunState("queued") for job in jobs}
         if self.count is None:
@@ -47,7 +47,7 @@ class Local:
         return None
 
     def poll(self) -> dict[str, RunState]:
-        """See which processes have ended, start others, and return the state of every job."""
+        """Check which processes have ended, start others, and return the state of every job."""
         for key, (process, _) in list(self.running.items()):
             if process.poll() is not None:
                 self.states[key] = self._outcome(key)
@@ -62,7 +62,7 @@ class Local:
         return not self.stopping and len(self.running) < self.count
 
     def _next(self, job: Job) -> RunState:
-        """Start a job unless another sweep trains its run or did so."""
+        """Start a job, unless another sweep trains or has trained its run."""
         if job.is_held:
             return RunState("elsewhere")
         if self.ended(job.id):
@@ -72,11 +72,11 @@ class Local:
         errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
         process = subprocess.Popen(
             job.command,
-            stdin=subprocess.PIPE,  # left open: its end stops the run
+            stdin=subprocess.PIPE,  # closing it stops the run
             stdout=subprocess.DEVNULL,
             stderr=errors,
             env=job.variables,
-            start_new_session=True,  # a terminal's Ctrl-C is ours to pass on
+            start_new_session=True,  # Ctrl-C reaches only this process, which passes it on
         )
         self.running[job.id] = process, errors
         return RunState("running")
@@ -106,7 +106,7 @@ class Local:
         return bool(self.running)
 
     def close(self) -> None:
-        """Leave no process behind."""
+        """End all processes."""
         if not self.stopping:
             self.leave()
         for process, errors in self.running.values():

@@ -19,7 +19,7 @@ LAYERS = ("pool5", "fc6", "fc7")
 
 
 def _stop_at_end_of_input() -> None:
-    while os.read(sys.stdin.fileno(), 1):  # not by sys.stdin, whose lock would outlive us
+    while os.read(sys.stdin.fileno(), 1):  # not sys.stdin, whose lock would be held at exit
         pass
     os.kill(os.getpid(), signal.SIGTERM)
 
@@ -31,8 +31,8 @@ def transferred(result: Result, data: str, root: Path, device: str = "auto") -> 
     path = result.directory / TRANSFER
     if result.ended != "finished" or path.is_file():
         return
-    with files.locked(result.directory / "lock", f"carrying over {result.directory}"):
-        # without names: the last pooling and what follows it
+    with files.locked(result.directory / "lock", f"transferring {result.directory}"):
+        # without names: the last pooling layer and those after it
         found = transfer(result.directory, data, root, device=device)
         accuracy = {name: one.mean for name, one in zip(LAYERS, found.values(), strict=True)}
         files.write_json(path, {"data": data, "layers": list(found), "accuracy": accuracy})
@@ -44,13 +44,13 @@ def work(job: Job) -> None:
     try:
         result = train(run, job.out, root, options=TrainerOptions(device=job.device))
     except Diverged:
-        return  # the result says so: it is the paper's dash
+        return  # the result is stored as diverged: the paper's dash
     if job.transfer and os.environ.get("RANK", "0") == "0":
         transferred(result, job.transfer, root, job.device)
 
 
 def main() -> int:
-    """Do the job that the first argument describes."""
+    """Run the job that the first argument describes."""
     job = Job(**json.loads(sys.argv[1]))
     if job.guarded:
         threading.Thread(target=_stop_at_end_of_input, daemon=True).start()

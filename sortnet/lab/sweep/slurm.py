@@ -1,7 +1,8 @@
-"""Training the runs of a sweep on a SLURM cluster, by submitit.
+"""Train the runs of a sweep on a SLURM cluster, by submitit.
 
-One array job has one element for each run. `.slurm` beside the runs has submitit's files, the
-elements' logs, and jobs.json, the element of each run, by which another process attaches.
+One array job has one element for each run. The directory `.slurm` beside the runs contains
+submitit's files, the elements' logs, and jobs.json, which maps runs to elements so that another
+process can attach to them.
 """
 
 import io
@@ -23,9 +24,9 @@ from sortnet.lab.sweep.grid import RunState
 from sortnet.lab.sweep.job import Job, reason
 
 QUEUE_PAUSE = 5.0
-"""Seconds between two looks at the queue, which all users of a cluster share."""
+"""Seconds between two queries of the queue, which all users of a cluster share."""
 GRACE = 10.0
-"""Seconds in which the result of an element that has left the queue must be seen here."""
+"""Seconds after an element leaves the queue until its result must be visible here."""
 PATIENCE = 300.0
 """Seconds in which canceled elements must leave the queue."""
 FOREVER = 10**6
@@ -43,9 +44,9 @@ class Options:
         memory: Memory of each run, such as ``64GB``.
         time: The time limit of each element; a run that takes longer is saved, requeued and
             resumed.
-        account: Whom to charge.
+        account: Account to charge.
         setup: Shell commands that run first, such as ``module load cuda``.
-        processes: How many runs are trained at a time; by default as many as SLURM can place.
+        processes: Number of runs at a time; by default as many as SLURM can place.
     """
 
     partition: str | None = None
@@ -63,7 +64,7 @@ class Slurm:
     """Trains every run in an element of an array job.
 
     Arguments:
-        out: The directory of all runs, which every node sees under this path.
+        out: Directory of all runs, which has the same path on every node.
         options: What is passed to SLURM.
     """
 
@@ -111,7 +112,7 @@ class Slurm:
         path = self.folder / "jobs.json"
         stored = files.read_json(path) if path.is_file() else {}
         if not isinstance(stored, dict):
-            raise UsageError(f"{path} does not hold the elements of runs; remove it")
+            raise UsageError(f"{path} does not map runs to elements; remove it")
         return {key: element for key, element in stored.items() if isinstance(element, str)}
 
     def _ask(self) -> dict[str, str]:
@@ -160,7 +161,7 @@ class Slurm:
         if time.monotonic() - self.asked > QUEUE_PAUSE:
             try:
                 self.queue = self._ask()
-            except OSError:  # a busy controller: what was known stays
+            except OSError:  # a busy controller: keep the last known states
                 return {job.id: RunState("ended") for job in self.jobs if self.ended(job.id)}
             self.asked = time.monotonic()
         return {job.id: self._state(job.id) for job in self.jobs}

@@ -1,7 +1,7 @@
 """Transfer (section 4.3): linear models on a network's features of other images.
 
-The names here load a network, show it the images and evaluate; `extract` and `linear` have the
-two halves of that.
+`transfer` and `probe` load a network, extract its features (`extract`) and evaluate them
+(`linear`).
 """
 
 from collections.abc import Sequence
@@ -40,22 +40,22 @@ def transfer(
 ) -> dict[str, Transfer]:
     """Evaluate a network's features by the paper's protocol, layer by layer.
 
-    All images of the data set, whatever split they are in, are drawn from.
+    Splits are drawn from all images of the dataset; its own splits are ignored.
 
     Arguments:
         model: The directory of a run or of a network written by `sortnet.pretrained.save`; or a
             network and its `sortnet.pretrained.Config`.
-        data: A data set's name, in the paper ``caltech256``, or the path of an image folder.
-        root: The directory of all data.
-        layers: Names of activations; without any the last pooling and what follows it, which in
-            AlexNet is the paper's pool5, fc6 and fc7. Of a model that is not the paper's, names
-            of modules; without any the input of its last linear layer.
-        per_class: Training images of each category; all others are for testing.
-        splits: How many times they are drawn.
-        seed: Of the splits.
-        cache: Where features are kept; ``features`` in the network's directory without it.
-        device: Where the network runs, one of `sortnet.lab.training.DEVICES`.
-        show: Is told of the progress.
+        data: Name of a dataset, in the paper ``caltech256``, or path of an image folder.
+        root: Directory of all datasets.
+        layers: Names of activations; by default the last pooling layer and those after it: pool5,
+            fc6 and fc7 of AlexNet, as in the paper. For models that are not from the paper: names
+            of modules; by default the input of the last linear layer.
+        per_class: Training images per category; all others are for testing.
+        splits: Number of random splits.
+        seed: Seed of the splits.
+        cache: Directory of cached features; by default ``features`` in the network's directory.
+        device: Device of the network, one of `sortnet.lab.training.DEVICES`.
+        show: Called with the progress.
     """
     source = FeatureSource.of(model, data, root, layers, device)
     every = labels(source.dataset)
@@ -77,17 +77,17 @@ def probe(
     device: str = "auto",
     show: Show | None = None,
 ) -> dict[str, Probe]:
-    """Evaluate a network's features by a linear probe on the data set's own split.
+    """Evaluate a network's features by a linear probe on the dataset's own split.
 
     Arguments:
         model: The directory of a run or of a network written by `sortnet.pretrained.save`; or a
             network and its `sortnet.pretrained.Config`.
-        data: A data set's name, or the path of an image folder.
-        root: The directory of all data.
+        data: Name of a dataset, or path of an image folder.
+        root: Directory of all datasets.
         layers: As in `transfer`.
-        cache: Where features are kept; ``features`` in the network's directory without it.
-        device: Where the network runs, one of `sortnet.lab.training.DEVICES`.
-        show: Is told of the progress.
+        cache: Directory of cached features; by default ``features`` in the network's directory.
+        device: Device of the network, one of `sortnet.lab.training.DEVICES`.
+        show: Called with the progress.
     """
     source = FeatureSource.of(model, data, root, layers, device)
     found = source.features(cache, show)

@@ -1,7 +1,7 @@
-"""Features: a network's responses to all images of a data set, and their cache.
+"""Features: a network's responses to all images of a dataset, and their cache.
 
-Responses are read behind their ReLU and averaged over space. An image's features are the same,
-bit for bit, whatever other images it comes with: see `GROUP`.
+Responses are read after ReLU and averaged over space. The features of an image do not depend on
+the other images of its batch, bit for bit: see `GROUP`.
 """
 
 import hashlib
@@ -29,12 +29,12 @@ from sortnet.surgery.site import close
 GROUP = 64
 """Images per forward pass, always: the last group is padded.
 
-How a matrix product is rounded can depend on the number of its rows, so that another number would
-change the features a little (by up to 2e-5 of the largest), and so would a last group of three.
+The rounding of a matrix product can depend on its number of rows. Another group size would change
+the features a little (by up to 2e-5 of the largest), and so would a smaller last group.
 """
 
 LAST = "features"
-"""The name of the classifier's input, in models that are not the paper's."""
+"""The name of the classifier's input, in models that are not from the paper."""
 
 Model = str | Path | tuple[nn.Module, Config]
 """A directory with a network, or a network and its description."""
@@ -52,14 +52,14 @@ def features(
     device: str | torch.device = "auto",
     show: Show | None = None,
 ) -> dict[str, Tensor]:
-    """Return the responses of a network's layers to all images of a data set.
+    """Return the responses of a network's layers to all images of a dataset.
 
     ReLU is applied, and maps are averaged over space (pool5 of AlexNet, 256 x 6 x 6, gives 256
     numbers). The rows are those of `labels`.
 
     Arguments:
-        network: It is moved to the device.
-        dataset: Its mean and deviation are what the images are normalised with.
+        network: The network; it is moved to the device.
+        dataset: The dataset, whose mean and standard deviation normalize the images.
         layers: Names of layers, as `respond` takes them.
         device: A device, or one of `sortnet.lab.training.DEVICES`.
         show: Called with the progress.
@@ -68,7 +68,7 @@ def features(
     network = machine.place(network).eval()
     total, done = len(labels(dataset)), 0
     found: dict[str, Tensor] = {}
-    # Kernels are made for large tensors only, and round in their own way.
+    # Kernels run only for large tensors, and round differently.
     with torch.inference_mode(), kernels.using("plain"):
         for images, count in _groups(dataset):
             responses = respond(network, machine.images(images), layers)
@@ -89,8 +89,8 @@ def respond(network: nn.Module, images: Tensor, layers: Sequence[str]) -> dict[s
     Arguments:
         network: Any classifier.
         images: A batch.
-        layers: Of a network of the paper, out of its ``features``. Of any other model, names of
-            its modules, or `LAST` for the input of its last linear layer.
+        layers: For a network of the paper, names in its ``features``. For any other model, names
+            of modules, or `LAST` for the input of its last linear layer.
     """
     if isinstance(network, Network):
         return network.extract_features(images, *layers)
@@ -156,15 +156,15 @@ def _pooled(response: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class FeatureSource:
-    """A network, a data set, and the layers that give the features.
+    """A network, a dataset, and the layers that give the features.
 
     Attributes:
-        network: With its weights.
-        config: What it is.
-        dataset: Normalised as the network's own images were.
+        network: The network with its weights.
+        config: Its configuration.
+        dataset: The dataset, with the normalization of the network's training images.
         layers: Names of activations.
-        device: Where the network runs.
-        cache: Where features are kept if no other place is named.
+        device: Device of the network.
+        cache: Default directory of cached features.
     """
 
     network: nn.Module
@@ -183,14 +183,14 @@ class FeatureSource:
         layers: Sequence[str],
         device: str = "auto",
     ) -> "FeatureSource":
-        """Load a network, and the data set with the network's image size and normalization.
+        """Load a network, and the dataset with the network's image size and normalization.
 
         Arguments:
             model: The directory of a run or of a saved network, or a network and its description.
-            name: A data set's name, or the path of an image folder.
-            root: The directory of all data.
+            name: Name of a dataset, or path of an image folder.
+            root: Directory of all datasets.
             layers: Names of layers, as `respond` takes them; see `last_layers` for the default.
-            device: Where the network runs, one of `sortnet.lab.training.DEVICES`.
+            device: Device of the network, one of `sortnet.lab.training.DEVICES`.
         """
         chosen = resolve_device(device)
         network, config = model if isinstance(model, tuple) else runs.load(model)
@@ -212,8 +212,8 @@ class FeatureSource:
         """Return the features of all layers, from the cache where possible.
 
         Arguments:
-            cache: A directory; without it ``features`` in the network's own, or, if it has none,
-                in the directory of all data.
+            cache: A directory; by default ``features`` in the network's directory or, if it has
+                none, in the directory of all datasets.
             show: Called with the progress.
         """
         cache = self.cache if cache is None else Path(cache)
@@ -233,7 +233,7 @@ class FeatureSource:
         about = asdict(self.config)
         about.pop("trained"), about.pop("classes")
         about |= {"weights": digest(self.network.state_dict())}
-        if self.device.type != "cpu":  # which rounds in its own way
+        if self.device.type != "cpu":  # other devices round differently
             about |= {"device": self.device.type}
         about |= {"data": self.dataset.fingerprint, "images": len(labels(self.dataset))}
         return {layer: {"layer": layer, **about} for layer in self.layers}
@@ -242,7 +242,7 @@ class FeatureSource:
 def last_layers(network: nn.Module) -> tuple[str, ...]:
     """Return the last pooling layer and those after it: pool5, fc6 and fc7 of AlexNet.
 
-    Of a model that is not the paper's, the input of its classifier.
+    For a model that is not from the paper, the input of its classifier.
     """
     if not isinstance(network, Network):
         return (LAST,)
@@ -278,12 +278,12 @@ def _read(cache: Path, key: Mapping[str, object]) -> Tensor | None:
         about = files.read_json(path.with_suffix(".json"))
         content = path.read_bytes()
         if about != {**json.loads(json.dumps(key)), "sha256": files.digest(content)}:
-            raise UsageError(f"{path} does not have the SHA-256 that was written down")
+            raise UsageError(f"{path} does not have the SHA-256 that was stored with it")
         return safetensors.torch.load(content)["features"]
     except FileNotFoundError:
         return None
     except ValueError as error:
-        _log.warning("%s; its features are made again", error)
+        _log.warning("%s; its features are computed again", error)
         return None
 
 

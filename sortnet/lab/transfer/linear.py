@@ -23,7 +23,7 @@ class Transfer:
     """Accuracy on each split of the protocol, as the mean over the categories.
 
     Attributes:
-        accuracies: In per cent.
+        accuracies: Accuracies in percent.
 
     Example:
         >>> print(Transfer((70.0, 71.0, 72.0)))
@@ -52,7 +52,7 @@ class Probe:
     """Accuracy of a logistic regression on features.
 
     Attributes:
-        accuracy: Of the test images, in per cent.
+        accuracy: Accuracy on the test images in percent.
         strength: The C that did best on a fifth of the training images.
     """
 
@@ -86,12 +86,12 @@ def evaluate(
     """Train and test LIBLINEAR on random splits (section 4.3).
 
     Arguments:
-        features: Nowhere negative, one image a row; `normalised` is applied here.
-        labels: The images' categories.
-        per_class: Training images of each category; all others are for testing.
-        splits: How many times they are drawn.
-        seed: Of the splits.
-        show: Is told of the progress.
+        features: Non-negative features, one row per image; `normalised` is applied here.
+        labels: Categories of the images.
+        per_class: Training images per category; all others are for testing.
+        splits: Number of random splits.
+        seed: Seed of the splits.
+        show: Called with the progress.
     """
     from sklearn.svm import LinearSVC
 
@@ -118,7 +118,7 @@ def evaluate(
 def divided(labels: Tensor, per_class: int, seed: int, split: int) -> tuple[Tensor, Tensor]:
     """Return the rows for training and for testing, in ascending order.
 
-    Which ones is decided by (seed, split) alone, for each category by itself.
+    They depend only on (seed, split), and are drawn for each category separately.
     """
     train = torch.zeros(len(labels), dtype=torch.bool)
     for label in sorted(set(labels.tolist())):
@@ -132,17 +132,19 @@ def enough(labels: Tensor, per_class: int, splits: int, classes: Sequence[str] =
     """Raise an error if there are too few images for the protocol.
 
     Arguments:
-        labels: The images' categories.
-        per_class: Training images of each category.
-        splits: How many times they are drawn.
-        classes: The categories' names, for the error's text; all of them must have images.
+        labels: Categories of the images.
+        per_class: Training images per category.
+        splits: Number of random splits.
+        classes: Names of the categories, for the error message; all of them must have images.
     """
     if per_class < 1 or splits < 1:
-        raise UsageError(f"{splits} splits of {per_class} images are none; choose 1 or more")
+        raise UsageError(
+            f"splits is {splits} and per_class is {per_class}, but both must be 1 or more"
+        )
     counts = torch.bincount(labels, minlength=len(classes))
     sizes = {i: n for i, n in enumerate(counts.tolist()) if n or i < len(classes)}
     if len(sizes) < 2:
-        raise UsageError("there must be two categories or more for a model to tell apart")
+        raise UsageError("there must be at least two categories")
     least = min(sizes, key=lambda label: sizes[label])
     if sizes[least] <= per_class:
         name = repr(classes[least]) if classes else least
@@ -155,13 +157,13 @@ def enough(labels: Tensor, per_class: int, splits: int, classes: Sequence[str] =
 def fit_probe(train: Tensor, train_labels: Tensor, test: Tensor, test_labels: Tensor) -> Probe:
     """Fit a logistic regression, with C selected on a fifth of the training images.
 
-    Features are brought to mean 0 and deviation 1 over the images that are fitted.
+    Features are standardized to mean 0 and deviation 1 over the images that are fitted.
 
     Arguments:
-        train: Features, one image a row.
-        train_labels: The images' classes.
-        test: Features, which are looked at once.
-        test_labels: The images' classes.
+        train: Features of the training images, one row per image.
+        train_labels: Their classes.
+        test: Features of the test images, which are used once.
+        test_labels: Their classes.
     """
     rest, held = stratified_split(train_labels, max(1, len(train) // 5), "probe")
     if len(set(train_labels[rest].tolist())) < 2:

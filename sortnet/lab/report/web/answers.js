@@ -1,6 +1,6 @@
-// What a run got wrong: who was taken for whom, and the most confident mistakes.
+// The mistakes of a run: its confusion matrix, and the most confident mistakes.
 
-const CELLS = 20; // up to so many classes the matrix has its numbers in it
+const CELLS = 20; // the largest number of classes for which the matrix shows its numbers
 const WORST = 12;
 
 function answers(data, state) {
@@ -28,7 +28,7 @@ function matrix(run, classes) {
   const pairs = run.confusion.flatMap((counts, i) => counts.map((n, j) => ({ n, i, j })))
     .filter(({ n, i, j }) => n > 0 && i !== j)
     .sort((a, b) => b.n - a.n);
-  const columns = [{ title: "is" }, { title: "taken for" }, { title: "images", number: true }];
+  const columns = [{ title: "class" }, { title: "predicted" }, { title: "images", number: true }];
   return el("div", { class: "matrix" },
     el("div", { class: "whole" }, classes.length <= CELLS ? cells(run, classes) : picture(run, classes)),
     el("div", { class: "worst" }, el("h3", {}, "Most frequent mistakes"),
@@ -37,7 +37,7 @@ function matrix(run, classes) {
         : el("p", { class: "quiet" }, "None.")));
 }
 
-// The share of a row's images: the diagonal in another colour than the mistakes.
+// The share of a row's images; the diagonal has another color than the mistakes.
 function tone(cell, counts, i, j) {
   const all = counts.reduce((a, b) => a + b, 0) || 1;
   const part = counts[j] / all;
@@ -46,7 +46,7 @@ function tone(cell, counts, i, j) {
 
 function cells(run, classes) {
   const long = classes.some((text) => text.length > 3);
-  const columns = [{ title: el("small", {}, "is ↓ taken for →") },
+  const columns = [{ title: el("small", {}, "class ↓ predicted →") },
     ...classes.map((text) => ({ title: el("span", { class: long ? "turned" : null }, name(text)), number: true }))];
   const body = run.confusion.map((counts, i) => {
     const line = row(columns, [name(classes[i]), ...counts.map((n) => (n ? count(n) : "·"))]);
@@ -57,7 +57,7 @@ function cells(run, classes) {
     });
     return line;
   });
-  return table("Confusion matrix: a row for each class, a column for what it was taken for",
+  return table("Confusion matrix: a row for each class, a column for each prediction",
     columns, el("tbody", {}, body), { class: "confusion" });
 }
 
@@ -66,7 +66,7 @@ function picture(run, classes) {
   const size = Math.max(1, Math.floor(600 / n));
   const canvas = el("canvas", { width: n * size, height: n * size, role: "img",
     "aria-label": `Confusion matrix of ${n} classes; the most frequent mistakes are listed beside it` });
-  const said = el("p", { class: "quiet said" }, "Rows: what it is. Columns: what it was taken for.");
+  const said = el("p", { class: "quiet said" }, "Rows: true class. Columns: predicted class.");
   const paint = () => {
     const style = getComputedStyle(document.documentElement);
     const [right, wrong] = ["--c0", "--c1"].map((key) => style.getPropertyValue(key));
@@ -84,7 +84,7 @@ function picture(run, classes) {
     const box = canvas.getBoundingClientRect();
     const j = clamp(Math.floor(((event.clientX - box.left) / box.width) * n), 0, n - 1);
     const i = clamp(Math.floor(((event.clientY - box.top) / box.height) * n), 0, n - 1);
-    said.textContent = `${plural(run.confusion[i][j], "image")} of ${classes[i]} taken for ${classes[j]}`;
+    said.textContent = `${plural(run.confusion[i][j], "image")} of ${classes[i]} predicted as ${classes[j]}`;
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", paint);
   queueMicrotask(paint);
@@ -94,13 +94,13 @@ function picture(run, classes) {
 function mistakes(run, classes) {
   const less = run.mistakes.length < run.mistakes_kept;
   return el("div", { class: "mistakes" }, el("h3", {}, "Most confident mistakes"),
-    less ? el("p", { class: "quiet" }, `${run.mistakes.length} of the ${run.mistakes_kept} that the run keeps; the others would make the page too large.`) : null,
+    less ? el("p", { class: "quiet" }, `${run.mistakes.length} of the ${run.mistakes_kept} stored with the run; more would make the page too large.`) : null,
     el("ul", {}, run.mistakes.map((mistake) => {
       const is = classes[mistake.label];
       const taken = classes[mistake.as];
-      const image = el("img", { alt: `test image ${mistake.image}: ${is}, taken for ${taken}`,
+      const image = el("img", { alt: `test image ${mistake.image}: ${is}, predicted as ${taken}`,
         src: `data:image/png;base64,${mistake.png}` });
       return el("li", {}, image, el("span", {}, name(taken), el("small", {}, ` ${fixed(100 * mistake.sure, 1)} %`)),
-        el("small", {}, "is ", name(is)));
+        el("small", {}, "true class: ", name(is)));
     })));
 }

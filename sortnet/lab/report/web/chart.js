@@ -3,7 +3,7 @@
 const TOP = 30;
 const BOTTOM = 32;
 const LEFT = 54;
-const LABELS = 168; // the room for names at the lines' ends
+const LABELS = 168; // the width of the names at the ends of lines
 
 class Chart {
   constructor() {
@@ -128,7 +128,7 @@ class Chart {
     return parts;
   }
 
-  // Names at the lines' ends: in the margin, moved apart, or where a line ends long before.
+  // Names at the ends of lines: in the margin, moved apart, or at the end of a shorter line.
   names() {
     const [, to] = this.range();
     const edge = this.right;

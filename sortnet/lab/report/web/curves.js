@@ -3,8 +3,8 @@
 const ROWS = 13; // of the table of values
 const COLUMNS = 12;
 const LISTED = 8; // configurations named as having no curve
-const KEYS = "Drag over a stretch to see it closer, double-click to see all. With the chart in focus: "
-  + "wheel or + and − zoom, arrow keys read off values, Shift and arrow keys move, Esc shows all.";
+const KEYS = "Drag over a range to zoom in, double-click to see all. With the chart in focus: "
+  + "wheel or + and − zoom, arrow keys show values, Shift and arrow keys move, Esc shows all.";
 
 class Curves {
   constructor(data) {
@@ -188,7 +188,7 @@ class Curves {
     const unit = metric.endsWith("error") ? `${metric}, %,` : metric;
     this.chart.show(lines, { log, metric, unit, title: `${metric} over steps, ${what}` });
     const drawable = this.data.runs.some((run) => run.curves[metric]);
-    this.empty.textContent = drawable && !lines.length ? "No run is switched on." : this.lacking(metric);
+    this.empty.textContent = drawable && !lines.length ? "No run is selected." : this.lacking(metric);
     this.tabulate();
   }
 
@@ -220,6 +220,6 @@ class Curves {
       table(`${this.state.metric} at steps ${count(from)} to ${count(to)}`, columns,
         el("tbody", {}, steps.map((step) =>
           row(columns, [count(step), ...lines.map((line) => line.said(step, true) ?? NONE)])))),
-      left > 0 ? el("p", { class: "quiet" }, `${plural(left, "more line is", "more lines are")} drawn; switch runs off to see them here.`) : "");
+      left > 0 ? el("p", { class: "quiet" }, `${plural(left, "more line is", "more lines are")} drawn; deselect runs to see them here.`) : "");
   }
 }

@@ -100,7 +100,7 @@ function table(caption, columns, bodies, { sortable = false, ...attributes } = {
   return around;
 }
 
-const SORTED = new Map(); // by caption, so that a table that is drawn anew keeps its order
+const SORTED = new Map(); // by caption, so that a table that is drawn again keeps its order
 
 // A cell's value is that of its <data>, or its text; numbers come before texts, nothing comes last.
 function order(inner, { column, down }) {

@@ -1,4 +1,4 @@
-// The page as a whole, and how it stays up to date when it is served.
+// The whole page, and its updates when it is served.
 
 const PAUSE = 3000; // milliseconds between two requests for new data
 
@@ -30,9 +30,9 @@ function faults(data) {
 
 const footer = (data) => el("footer", { class: "quiet" },
   `Made by sortnet ${data.version}, ${moment(Date.parse(data.made) / 1000)}. `
-  + "Long curves are reduced to the minimum and maximum of each stretch.");
+  + "Long curves are reduced to the minimum and maximum of each interval.");
 
-// A part is drawn again only if what it shows has changed: otherwise it keeps focus and scrolling.
+// A part is drawn again only if its content has changed: otherwise it keeps focus and scrolling.
 const PARTS = [
   ["header", masthead, (d) => [d.title, d.runs.map((run) => run.ended)]],
   ["faults", faults, (d) => d.faults],
@@ -47,7 +47,7 @@ const PARTS = [
   ["footer", footer, (d) => d.made],
 ];
 
-// The same contents with the runs of one data set only.
+// The same contents with only the runs of one dataset.
 function within(data, set) {
   if (set === null) return data;
   const chosen = data.groups.map((group, g) => ({ group, g })).filter(({ group }) => group.data === set);
@@ -75,7 +75,7 @@ class Page {
     this.update(data);
   }
 
-  // The data set to which the page is limited; null shows all.
+  // The dataset to which the page is limited; null shows all.
   choose(data) {
     const sets = dataSets(data);
     if (!sets.includes(this.only)) this.only = null;
@@ -89,7 +89,7 @@ class Page {
       return el("label", {}, input, el("span", {}, name(text)));
     };
     return this.filter.replaceChildren(el("fieldset", { class: "segments" },
-      el("legend", { class: "hidden" }, "Data set"), choice(null, "all data sets"), sets.map((set) => choice(set, set))));
+      el("legend", { class: "hidden" }, "Dataset"), choice(null, "all datasets"), sets.map((set) => choice(set, set))));
   }
 
   update(data) {
@@ -134,7 +134,7 @@ class Page {
       } else if (answer.status !== 204) throw new Error(await answer.text());
       told("Kept up to date.");
     } catch (error) {
-      told(`No news: ${error instanceof TypeError ? "the server has stopped" : error.message}.`);
+      told(`Not updated: ${error instanceof TypeError ? "the server has stopped" : error.message}.`);
     }
     setTimeout(() => this.follow(stamp), PAUSE);
   }

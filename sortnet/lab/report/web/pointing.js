@@ -35,7 +35,7 @@ function listen(chart) {
   on("blur", leave);
   on("dblclick", () => chart.reset());
   on("wheel", (event) => {
-    // a page that is scrolled past a chart should not zoom it: only once it has the focus
+    // scrolling the page past a chart should not zoom it: the wheel zooms only with focus
     if (document.activeElement !== chart.svg && !event.ctrlKey) return;
     event.preventDefault();
     if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) chart.shift(event.deltaX / 1000);

@@ -7,7 +7,7 @@ function standing(run) {
   if (run.ended) return run.ended;
   if (last === "finish") return "no result";
   const part = run.total ? Math.floor((100 * run.steps) / run.total) : 0;
-  return `${last === "stop" ? "stopped" : "under way"}, ${part} %`;
+  return `${last === "stop" ? "stopped" : "running"}, ${part} %`;
 }
 
 const schedule = (scale) => (scale === 1 ? "full" : `× ${short(scale)}`);
@@ -25,7 +25,7 @@ const RESULTS = [
   { title: "time", number: true },
 ];
 
-// The columns that say something of these runs.
+// The columns that have values for these runs.
 function useful(data) {
   const any = (test) => data.groups.some(test);
   const printed = any((group) => group.paper.length);
@@ -134,7 +134,7 @@ function claims(data) {
       ]))), { class: "claims", sortable: true }));
 }
 
-const WIDE = 6; // settings that a table has a column for
+const WIDE = 6; // the largest number of settings with their own column
 
 function frequent(texts) {
   const times = new Map();

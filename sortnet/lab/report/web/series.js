@@ -26,7 +26,7 @@ function at({ x, y }, step) {
   return { value: y[i - 1] + part * (y[i] - y[i - 1]), exact: y[i] === y[i - 1] };
 }
 
-// A moving average whose weights fall by e in `reach` steps; what was before the start is unknown.
+// A moving average whose weights fall by e in `reach` steps.
 function smooth({ x, y }, reach) {
   let sum = 0;
   let weight = 0;

@@ -3,7 +3,7 @@
 const MARKS = {
   __proto__: null, // an event may have any name
   start: "start", resume: "start", stop: "stop", finish: "finish",
-  nonfinite: "mishap", rollback: "mishap", damaged: "mishap",
+  nonfinite: "failure", rollback: "failure", damaged: "failure",
 };
 const SAID = {
   __proto__: null,
@@ -11,9 +11,9 @@ const SAID = {
   nonfinite: "loss or gradient not finite", rollback: "rolled back to a checkpoint",
   damaged: "a checkpoint was damaged",
 };
-const QUIET = 16; // up to so many runs are shown even without interruptions
+const QUIET = 16; // the largest number of runs that are shown even without interruptions
 
-// The stretches in which a run was at work: {from, to, open}, open where nobody saw the end.
+// The intervals in which a run was training: {from, to, open}, open if its end is unknown.
 function stretches(run) {
   const found = [];
   let from = null;
@@ -47,10 +47,10 @@ function timeline(data) {
     .sort((a, b) => a.time - b.time);
   const said = ({ event }) => SAID[event] ?? event;
   const more = (entry) => Object.entries(entry.details).map(([key, value]) => `${key} ${value}`).join(", ");
-  return section("timeline", "Time line",
+  return section("timeline", "Timeline",
     shown.length ? bars(data, shown) : null,
     hidden ? el("p", { class: "quiet" }, `${plural(hidden, "run")} without an interruption are not drawn.`) : null,
-    el("p", { class: "quiet key" }, [["stop", "stopped"], ["start", "started or resumed"], ["mishap", "failure"], ["finish", "finished"]]
+    el("p", { class: "quiet key" }, [["stop", "stopped"], ["start", "started or resumed"], ["failure", "failure"], ["finish", "finished"]]
       .map(([mark, text]) => el("span", {}, svg("svg", { viewBox: "0 0 14 14", "aria-hidden": "true" }, sign(mark, 7, 7)), text))),
     details("events", plural(events.length, "event"), table("Events", columns,
       el("tbody", {}, events.slice(-500).map((entry) => row(columns, [
@@ -61,7 +61,7 @@ function timeline(data) {
 
 function sign(mark, x, y) {
   if (mark === "stop") return svg("rect", { class: "mark stop", x: x - 3.5, y: y - 3.5, width: 7, height: 7 });
-  if (mark === "mishap") return svg("path", { class: "mark mishap", d: `M${x} ${y - 5}l5 9h-10z` });
+  if (mark === "failure") return svg("path", { class: "mark failure", d: `M${x} ${y - 5}l5 9h-10z` });
   if (mark === "finish") return svg("circle", { class: "mark finish", cx: x, cy: y, r: 4 });
   return svg("path", { class: "mark start", d: `M${x - 3} ${y - 4.5}l7 4.5l-7 4.5z` });
 }
