@@ -33,6 +33,7 @@ PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
         "against-pytorch-float32.json",
         benchmark_tables.against_pytorch,
     ),
+    "finetuned": ("docs/compare.md", "finetuned.json", small_tables.comparison),
     "models": ("docs/any-model.md", "models.json", survey_table.markdown),
     "scale": ("docs/scale.md", "scale.json", small_tables.scale),
     "summary": ("README.md", "cost.json", benchmark_tables.summary),

@@ -1,4 +1,4 @@
-"""Small tables of the docs: attacks, the oracle's verdicts, ImageNet on several GPUs."""
+"""Small tables of the docs: attacks, the oracle, a comparison, ImageNet on several GPUs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -65,6 +65,30 @@ def oracle(result: Mapping[str, Any]) -> str:
     ]
     text = f"{result['cases']:,} cases, torch {result['torch']}.\n\n"
     return text + _table([*heading, "plain composition's"], rows)
+
+
+def comparison(answer: Mapping[str, Any]) -> str:
+    """Return a comparison's variants and its verdict, for docs/compare.md."""
+    rows = []
+    for outcome in answer["outcomes"]:
+        difference, cost = outcome["difference"], outcome["cost"]
+        error = f"{outcome['mean']:.2f} ± {outcome['deviation']:.2f}"
+        ratio = f"{cost['step_ratio']['median']:.2f}"
+        row = [outcome["label"], error, "", "", f"{cost['parameters']:,}", ratio]
+        if difference is not None:
+            interval = f"[{difference['low']:+.2f}, {difference['high']:+.2f}]"
+            row[2:4] = [f"{difference['mean']:+.2f} {interval}", f"{difference['adjusted_p']:.2g}"]
+        rows.append(row)
+    heading = ["variant", "test error (%)", "difference [95 %]", "p", "parameters", "step"]
+    machine = answer["machine"]
+    threads = f"{machine['threads']} thread{'s' * (machine['threads'] != 1)}"
+    return (
+        _table(heading, rows)
+        + f"\n{answer['model']} on {answer['data']}: {answer['seeds']} seeds,"
+        + f" {answer['steps']:,} steps of {answer['batch']} images ({answer['recipe']}),"
+        + f" {answer['precision']}, {machine['processor']}, {threads}. Verdict:"
+        + f" **{answer['verdict']}**.\n"
+    )
 
 
 def scale(stored: Sequence[dict[str, Any]]) -> str:
