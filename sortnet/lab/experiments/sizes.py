@@ -25,6 +25,8 @@ MINI_SCALES = {
 """Relative to the paper's schedule; networks for ImageNet have a hundredth of it."""
 OWN_PRECISION = "own-precision"
 """The name of a run whose precision is what an experiment compares."""
+PRECISION_SCALE = 0.1
+"""The length of those runs: long enough for rounding errors to add up."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,9 @@ class Size:
 
     def fit(self, run: Run, seed: int = 0) -> Run:
         """Return the paper's run at this size, with a seed."""
-        precision = self.precision
-        if run.name == OWN_PRECISION:
-            run, precision = replace(run, name=""), run.precision
-        return replace(self.change(run), seed=seed, precision=precision)
+        precision = run.precision if run.name == OWN_PRECISION else self.precision
+        fitted = replace(self.change(run), seed=seed, precision=precision)
+        return replace(fitted, name="") if fitted.name == OWN_PRECISION else fitted
 
 
 def _smoke(run: Run) -> Run:
@@ -80,6 +81,7 @@ def _smoke(run: Run) -> Run:
 def _mini(run: Run) -> Run:
     """Return the real data and a schedule for a CPU, with images held out for curves."""
     scale = MINI_SCALES.get(run.network, 0.01)
+    scale = PRECISION_SCALE if run.name == OWN_PRECISION else scale
     options = {**run.options, **({"width": 2} if run.network == "wrn28" else {})}
     held = 1000 if run.data in ("cifar10", "cifar100") else 0
     if run.name == "curves":  # the same run as the tables'
