@@ -27,6 +27,10 @@ class Average(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map :math:`(N, C, H, W)` to :math:`(N, C)`."""
+        if x.stride(1) == 1 and not torch.compiler.is_compiling():  # channels_last
+            # Equal to pooling, whose backward is not channels_last: layers before it would read
+            # two layouts at once, at a tenth of the speed.
+            return x.permute(0, 2, 3, 1).flatten(1, 2).mean(1)
         pooled: Tensor = self.pool(x)
         return pooled.flatten(1)
 

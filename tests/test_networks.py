@@ -10,6 +10,7 @@ import torch.nn.functional as F
 import torchvision
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from sortnet import create_model
 from sortnet.blocks import Basic, Subsample, TwoBranch
@@ -385,3 +386,39 @@ def test_the_parameter_free_shortcut_keeps_the_layout_in_both_passes(side: int) 
     assert torch.equal(grad, torch.autograd.grad(sliced, x, weights)[0])
     for tensor in (y, grad):
         assert tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+class Layouts(TorchDispatchMode):
+    """Collects the layers whose backward reads responses in two layouts at once."""
+
+    layers = ("threshold_backward", "native_batch_norm_backward", "convolution_backward")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixed: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        name = func.overloadpacket.__name__
+        maps = [x for x in args if isinstance(x, Tensor) and x.dim() == 4 and x.shape[2] > 3]
+        last = {x.is_contiguous(memory_format=torch.channels_last) for x in maps}
+        if name in self.layers and len(last) > 1:
+            self.mixed.add(f"{name} {tuple(maps[0].shape)}")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
+@pytest.mark.parametrize("fusion", ["sum", "sort"])
+@pytest.mark.parametrize("name", ["lenet", "resnet20", "resnet20-xu", "wrn28"])
+def test_gradients_keep_the_layout(name: str, fusion: str, layout: torch.memory_format) -> None:
+    """An operation that reads two layouts takes up to twenty times as long."""
+    name, _, style = name.partition("-")
+    options = {"style": style} if style else {"branched": True} if name == "lenet" else {}
+    network = create_model(name, num_classes=10, fusion=fusion, **options).to(memory_format=layout)
+    images = torch.randn(4, 3, 32, 32).to(memory_format=layout)
+    with kernels.using("eager"):
+        loss = network(images).sum()
+    with kernels.using("eager"), Layouts() as layouts:
+        torch.autograd.backward(loss)
+    assert layouts.mixed == set()
