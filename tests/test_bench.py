@@ -119,14 +119,25 @@ def test_an_accelerator_is_waited_for_and_asked_for_its_memory(
     assert calls == ["run", "is_available", "synchronize"] * 2
 
 
-def test_against_the_usual_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    written = tmp_path / "against.json"
-    flags = ["--against", "pytorch", "--rounds", "2", "--json", str(written)]
+@pytest.mark.parametrize(("other", "rows"), [("pytorch", 1), ("float32", 2)])
+def test_another_way_to_train(
+    other: str, rows: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written = tmp_path / "speed.json"
+    flags = ["--against", other, "--rounds", "2", "--json", str(written)]
+    flags += ["--precision", "bfloat16"]
     assert main(["bench", "lenet", *flags]) == 0
-    (one,) = json.loads(written.read_text())["measurements"]
-    assert one["network"] == "LeNet*"
-    assert min(one["images"]) > 0
-    low, median, high = (one["speedup"][key] for key in ("low", "median", "high"))
-    assert 0 < low <= median <= high
+    found = json.loads(written.read_text())["measurements"]
+    assert [one["network"] for one in found] == ["LeNet*", "LeNet*-SORT"][:rows]
+    for one in found:
+        assert min(one["images"]) > 0
+        low, median, high = (one["speedup"][key] for key in ("low", "median", "high"))
+        assert 0 < low <= median <= high
     assert "LeNet*" in capsys.readouterr().out
     assert main(["bench", "resnet18", *flags]) == 2
+    assert "32 x 32" in capsys.readouterr().err
+
+
+def test_float32_against_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "lenet", "--against", "float32", "--precision", "float32"]) == 2
+    assert "float32 against float32" in capsys.readouterr().err

@@ -388,18 +388,16 @@ def test_the_parameter_free_shortcut_keeps_the_layout_in_both_passes(side: int) 
         assert tensor.is_contiguous(memory_format=torch.channels_last)
 
 
-class Layouts(TorchDispatchMode):
+class Layouts(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Collects the layers whose backward reads responses in two layouts at once."""
 
     layers = ("threshold_backward", "native_batch_norm_backward", "convolution_backward")
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.mixed: set[str] = set()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
         name = func.overloadpacket.__name__
         maps = [x for x in args if isinstance(x, Tensor) and x.dim() == 4 and x.shape[2] > 3]
         last = {x.is_contiguous(memory_format=torch.channels_last) for x in maps}

@@ -23,16 +23,10 @@ PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "cost": ("docs/cost.md", "cost.json", benchmark_tables.markdown),
     "cost-compiled": ("docs/cost.md", "cost-compiled.json", benchmark_tables.markdown),
     "cost-bfloat16": ("docs/cost.md", "cost-bfloat16.json", benchmark_tables.markdown),
-    "against-pytorch": (
-        "docs/cost.md",
-        "against-pytorch.json",
-        benchmark_tables.against_pytorch,
-    ),
-    "against-pytorch-float32": (
-        "docs/cost.md",
-        "against-pytorch-float32.json",
-        benchmark_tables.against_pytorch,
-    ),
+    **{
+        name: ("docs/cost.md", f"{name}.json", benchmark_tables.training_speed)
+        for name in ("against-pytorch", "against-pytorch-float32", "against-float32")
+    },
     "finetuned": ("docs/compare.md", "finetuned.json", small_tables.comparison),
     "models": ("docs/any-model.md", "models.json", survey_table.markdown),
     "scale": ("docs/scale.md", "scale.json", small_tables.scale),

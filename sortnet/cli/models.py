@@ -115,7 +115,7 @@ def bench(
     /,
     rounds: int = 36,
     compiled: bool = False,
-    against: Literal["sum", "naive", "pytorch"] = "sum",
+    against: Literal["sum", "naive", "pytorch", "float32"] = "sum",
     parts: bool = True,
     json: Path | None = None,
     figure: Path | None = None,
@@ -132,6 +132,7 @@ def bench(
     $ sortnet bench torchvision:resnet18 timm:resnet10t --no-parts --rounds 12
     $ sortnet bench --compiled --json results/cost-compiled.json
     $ sortnet bench resnet20 lenet --against pytorch
+    $ sortnet bench resnet20 lenet --against float32 --precision bfloat16
 
     Args:
         models: resnet20, torchvision:resnet18, timm:resnet10t, package.module:function, or a run;
@@ -140,7 +141,8 @@ def bench(
         compiled: Measure networks under torch.compile, relative to the sum both compiled and
             eager. Compilation takes minutes.
         against: naive also measures the plain formula in eager mode. pytorch measures training
-            with the sum, data loading included, against the usual PyTorch program.
+            with the sum, data loading included, against the usual PyTorch program; float32
+            measures it in --precision against float32, with the sum and with SORT.
         parts: Also measure the op, the blocks and the bilinear heads (eager only).
         json: File for all measurements.
         figure: Figure of the networks' ratios, as .svg and .png.
@@ -157,8 +159,8 @@ def bench(
 
     limits.check(rounds=rounds)
     tune()
-    if against == "pytorch":
-        _against_pytorch(models or ("resnet20", "lenet"), rounds, precision, json)
+    if against in ("pytorch", "float32"):
+        _compare_loops(against, models or ("resnet20", "lenet"), rounds, precision, json)
         return
     plan = benchmark.BenchmarkPlan(
         models or tuple(benchmark.CASES),
@@ -192,19 +194,20 @@ def bench(
         report.figure(result, figure)
 
 
-def _against_pytorch(
-    networks: tuple[str, ...], rounds: int, precision: str, json: Path | None
+def _compare_loops(
+    other: str, networks: tuple[str, ...], rounds: int, precision: str, json: Path | None
 ) -> None:
     from rich.console import Console
     from rich.markdown import Markdown
 
     from sortnet import files
-    from sortnet.lab.experiments import pytorch_loop as usual
+    from sortnet.lab.experiments.training_speed import compare_loops
     from sortnet.lab.report import benchmark_tables as report
     from sortnet.lab.training import resolve_precision
 
     with Console(stderr=True).status("") as status:
-        found = usual.against_pytorch(
+        found = compare_loops(
+            other,
             networks,
             rounds,
             resolve_precision(precision),
@@ -212,7 +215,7 @@ def _against_pytorch(
         )
     if json is not None:
         files.write_json(json, found)
-    Console().print(Markdown(report.against_pytorch(found)))
+    Console().print(Markdown(report.training_speed(found)))
 
 
 def sortify(

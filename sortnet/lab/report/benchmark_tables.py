@@ -123,10 +123,12 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def against_pytorch(result: dict[str, Any]) -> str:
-    """Return the table of `sortnet bench --against pytorch`."""
+def training_speed(result: dict[str, Any]) -> str:
+    """Return the table of `sortnet bench --against pytorch` or ``float32``."""
     machine = result["machine"]
-    heading = ["", "batch", f"sortnet, {result['precision']}", "PyTorch, float32", "times [95 %]"]
+    other = "PyTorch" if result["against"] == "pytorch" else "sortnet"
+    heading = ["", "batch", f"sortnet, {result['precision']}", f"{other}, float32"]
+    heading += ["times as fast [95 %]", "time of a step, relative"]
     lines = [
         f"Images per second, measured on {machine['processor']}, {machine['threads']} threads, "
         f"{result['workers']} workers, torch {machine['torch']}, {result['rounds']} turns.",
@@ -138,7 +140,8 @@ def against_pytorch(result: dict[str, Any]) -> str:
         ratio = one["speedup"]
         times = f"{ratio['median']:.2f} [{ratio['low']:.2f}, {ratio['high']:.2f}]"
         rates = [f"{rate:.0f}" for rate in one["images"]]
-        lines.append(line([one["network"], str(one["batch"]), *rates, times]))
+        step = f"{1 / ratio['median']:.2f}"
+        lines.append(line([one["network"], str(one["batch"]), *rates, times, step]))
     return "\n".join(lines) + "\n"
 
 

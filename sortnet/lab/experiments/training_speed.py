@@ -1,7 +1,8 @@
-"""Our training loop compared with the usual PyTorch loop: ``bench --against pytorch``.
+"""Our training loop compared with another: ``bench --against pytorch`` and ``--against float32``.
 
-The usual loop is that of most CIFAR repositories: PIL images, torchvision's transforms image by
-image in a DataLoader with workers, a network in the default layout and float32, a plain loop.
+The usual PyTorch loop is that of most CIFAR repositories: PIL images, torchvision's transforms
+image by image in a DataLoader with workers, a network in the default layout and float32, a plain
+loop.
 """
 
 import statistics
@@ -29,7 +30,8 @@ STEPS = 10
 """Steps per turn; during our turn the other loop's workers fill their queue, in its favor."""
 
 
-def against_pytorch(
+def compare_loops(
+    other: str,
     networks: tuple[str, ...],
     rounds: int,
     precision: str,
@@ -38,19 +40,27 @@ def against_pytorch(
     """Train each network in both ways, in turns, and return the rates, ready for JSON.
 
     Arguments:
+        other: ``pytorch`` for the usual loop, or ``float32`` for ours in float32.
         networks: Networks of `sortnet bench` for images of 32 x 32.
         rounds: Number of turns of each loop.
         precision: Precision of our loop.
         show: Called with the name of the next network, the number done, and the total.
     """
-    found = []
-    for i, name in enumerate(networks):
+    for name in networks:
         if name not in CASES or name in ("alexnet", "resnet18", "resnet34", "resnet50"):
-            raise UsageError(f"{name!r} has no benchmark against PyTorch: images must be 32 x 32")
-        show(CASES[name].name, i, len(networks))
-        found.append(_measured(CASES[name], rounds, precision))
+            raise UsageError(f"{name!r} has no benchmark of its training: images must be 32 x 32")
+    if other == precision:
+        raise UsageError("float32 against float32: pass --precision bfloat16 or float16")
+    fusions = ("sum", "sort") if other == "float32" else ("sum",)
+    cases = [(CASES[name], fusion) for name in networks for fusion in fusions]
+    found = []
+    for i, (case, fusion) in enumerate(cases):
+        title = case.name + ("-SORT" if fusion == "sort" else "")
+        show(title, i, len(cases))
+        found.append({"network": title} | _measured(case, fusion, other, rounds, precision))
     return {
         "machine": description(),
+        "against": other,
         "precision": precision,
         "rounds": rounds,
         "workers": cores(),
@@ -58,18 +68,20 @@ def against_pytorch(
     }
 
 
-def _measured(case: BenchmarkCase, rounds: int, precision: str) -> dict[str, Any]:
+def _measured(
+    case: BenchmarkCase, fusion: str, other: str, rounds: int, precision: str
+) -> dict[str, Any]:
     """Return images a second of both ways, and how many times as fast ours is."""
     dataset = _random_images()
-    ours, theirs = _ours(case, dataset, precision), _usual(case, dataset)
+    ours = _ours(case, fusion, dataset, precision)
+    theirs = _usual(case, dataset) if other == "pytorch" else _ours(case, fusion, dataset, other)
     turns = [_turn(ours), _turn(theirs)]
     for turn in turns:
         turn()  # kernels are compiled, workers are started
     mine, usual = measure.side_by_side(turns, rounds)
     rates = [STEPS * case.batch / statistics.median(times) for times in (mine, usual)]
     speedup = {k: round(v, 3) for k, v in vars(measure.ratio(usual, mine)).items()}
-    images = [round(rate, 1) for rate in rates]
-    return {"network": case.name, "batch": case.batch, "images": images, "speedup": speedup}
+    return {"batch": case.batch, "images": [round(rate, 1) for rate in rates], "speedup": speedup}
 
 
 def _turn(steps: Iterator[None]) -> Callable[[], None]:
@@ -89,9 +101,9 @@ def _random_images() -> Dataset:
     return Dataset("random", names, 32, split, None, split, mean, std, True, "")
 
 
-def _ours(case: BenchmarkCase, dataset: Dataset, precision: str) -> Iterator[None]:
+def _ours(case: BenchmarkCase, fusion: str, dataset: Dataset, precision: str) -> Iterator[None]:
     recipe = DEFAULTS[case.network]
-    network = create_model(case.network, 10, **case.options)
+    network = create_model(case.network, 10, fusion=fusion, **case.options)
     trainer = Trainer(network, dataset, recipe, seed=0, directory=Path(), precision=precision)
     trainer.wrapped.train()
     for batch in trainer.batches():
