@@ -1,11 +1,15 @@
 """The docs are correct: their code runs, and their tables are those of `results/`."""
 
+import functools
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import matplotlib
 import pytest
 
+from sortnet import cli
 from tools.docs import FIGURES, PARTS, ROOT, draw, generated
 
 
@@ -40,3 +44,46 @@ def test_code_in_the_docs_runs(page: str) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def commands(page: Path) -> Iterator[str]:
+    """Return the commands of a page, whole lines and inline code with flags, or of a docstring."""
+    text = page.read_text()
+    if page.suffix == ".py":
+        lines = re.findall(r"^ *\$ (.*)$", text, re.MULTILINE)
+    else:
+        blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        lines = "".join(blocks).replace("\\\n", " ").split("\n")
+        lines += re.findall(r"^\| `(sortnet [a-z][^`]*)`", text, re.MULTILINE)
+        lines += re.findall(r"`(sortnet [a-z][^`]* --[^`]*)`", re.sub(r"\s+", " ", text))
+        lines = [line for line in lines if line.startswith(("sortnet ", "torchrun "))]
+    for line in lines:
+        if found := re.search(r"\b(sortnet [a-z].*)", line.split(" && ")[0]):
+            yield found[1]
+
+
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("sortnet/weights/*/*.md")]
+PAGES += [*ROOT.glob("sortnet/cli/*.py"), *ROOT.glob("examples/*.py")]
+COMMANDS = [(page.name, line) for page in PAGES for line in sorted(set(commands(page)))]
+
+
+def test_every_command_is_in_the_docs() -> None:
+    assert {line.split()[1] for _, line in COMMANDS} == cli.COMMANDS.keys()
+
+
+@pytest.mark.parametrize(("page", "line"), COMMANDS)
+def test_commands_in_the_docs_have_these_arguments(
+    page: str, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Parse the command, but do not run it."""
+    called: list[str] = []
+    for name, command in cli.COMMANDS.items():
+
+        @functools.wraps(command)
+        def record(*_: object, command: str = name, **__: object) -> None:
+            called.append(command)
+
+        monkeypatch.setitem(cli.COMMANDS, name, record)
+    arguments = shlex.split(line, comments=True)[1:]
+    assert cli.main(arguments) == 0
+    assert called == arguments[:1]
