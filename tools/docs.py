@@ -53,6 +53,7 @@ FIGURES: dict[str, tuple[str, Callable[[Any, Path], list[Path]]]] = {
     "cost": ("cost.json", benchmark_tables.figure),
     "growth": ("growth.json", figures.growth),
     "curves": ("recipes", learning_curves.curves),
+    "evidence": ("evidence", learning_curves.curves),
 }
 """By name in `docs/`: the source, and the function that draws it."""
 
