@@ -2,8 +2,8 @@
 
 This example draws circles, squares and crosses, trains LeNet*-SORT on them, and classifies a new
 image with the trained network. For your own images, change the two lines in `main` that name a
-directory. `sortnet train lenet --branched --fusion sort --data FOLDER` does the same from the
-shell.
+directory. `sortnet train lenet --branched --fusion sort --clip 1 --data FOLDER` does the same
+from the shell.
 
 $ python examples/custom_dataset.py --images 60 --steps 120
 """
@@ -57,7 +57,10 @@ def main(images: int = 60, steps: int = 120, out: Path | None = None) -> float:
         folder = (out or Path(temporary)) / "shapes"  # your folder
         make_folder(folder, images)
         recipe = Recipe(
-            "shapes", (Section(0.01, steps), Section(0.001, max(1, steps // 4))), batch=36
+            "shapes",
+            (Section(0.01, steps), Section(0.001, max(1, steps // 4))),
+            batch=36,
+            clip=1.0,
         )
         run = runs.Run(
             "lenet", recipe, fusion="sort", data=str(folder), options={"branched": True}
