@@ -10,7 +10,9 @@ import matplotlib
 import pytest
 
 from sortnet import cli
-from tools.docs import FIGURES, PARTS, ROOT, draw, generated
+from sortnet.lab.experiments.results import collect
+from sortnet.lab.experiments.sizes import size
+from tools.docs import FIGURES, PARTS, ROOT, draw, found, generated
 
 
 @pytest.mark.parametrize("name", PARTS)
@@ -87,3 +89,16 @@ def test_commands_in_the_docs_have_these_arguments(
     arguments = shlex.split(line, comments=True)[1:]
     assert cli.main(arguments) == 0
     assert called == arguments[:1]
+
+
+TABLES = [(p, line) for p, line in COMMANDS if p.endswith(".md") and "--results results" in line]
+
+
+@pytest.mark.parametrize(("page", "line"), TABLES)
+def test_reproduce_finds_the_runs_of_the_table(page: str, line: str) -> None:
+    """Also on a processor with bfloat16, where ``--precision auto`` would train other runs."""
+    experiment, *flags = shlex.split(line, comments=True)[2:]
+    values = dict(zip(flags[::2], flags[1::2], strict=True))
+    chosen = size(values["--size"], values.get("--precision", "bfloat16"))
+    records = collect(experiment, chosen, None, ROOT / "results").records
+    assert {each.run.id for each in records} == {each.run.id for each in found(experiment).records}

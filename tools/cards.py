@@ -79,7 +79,8 @@ def _use(name: str, run: Run, data: str) -> list[str]:
         "```",
         f"sortnet predict {name} photo.jpg",
         f"sortnet eval {name} --root data     # the error above",
-        f"{command}{named}{scale}{held} --seed {run.seed} --threads 1     # trains it",
+        f"{command}{named}{scale}{held} --precision {run.precision} --seed {run.seed} --threads 1"
+        "     # trains it",
         "```",
         "",
         f"It was trained on {data} only: a photograph is cropped to its middle square and resized,"
