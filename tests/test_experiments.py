@@ -126,7 +126,14 @@ def test_an_experiment_that_learns_one_that_diverges_one_that_fails(
     todo = reproduction.plan("tiny", "paper", 1, out=tmp_path, kept=kept)
     with pytest.raises(ValueError, match="processes is 0, but must be 1 or more"):
         Local(0)
-    found = reproduction.reproduce(todo, Local(2), show=shown.append)
+    stored: list[int] = []
+
+    def show(progress: grid.SweepProgress) -> None:
+        shown.append(progress)
+        stored.append(len(list(kept.rglob("seed0.json"))))
+
+    found = reproduction.reproduce(todo, Local(2), show=show)
+    assert stored == [progress.ended for progress in shown]  # each at once: a kill loses none
     assert [record.ended for record in found.records] == ["finished", "diverged"]
     assert shown[-1].share == 1
     assert shown[-1].ended == shown[-1].total == 2
@@ -149,10 +156,8 @@ def test_an_experiment_that_learns_one_that_diverges_one_that_fails(
     monkeypatch.setattr(subprocess, "Popen", None)  # what has ended is not trained again
     assert reproduction.reproduce(replace(todo, kept=None), Local()) == found
     elsewhere = replace(todo, out=tmp_path / "elsewhere")
-    stored = reproduction.reproduce(
-        elsewhere, Local()
-    )  # nor is what is stored, of runs that are gone
-    assert [r.as_json() for r in stored.records] == [r.as_json() for r in found.records]
+    restored = reproduction.reproduce(elsewhere, Local())  # nor what is stored of runs now gone
+    assert [r.as_json() for r in restored.records] == [r.as_json() for r in found.records]
     (kept / f"{cells[0].run.id}.json").write_text("{}")
     with pytest.raises(ValueError, match=r"seed0\.json is not the record of a run"):
         reproduction.reproduce(elsewhere, Local())

@@ -1,11 +1,12 @@
 """Reproduce an experiment: find the runs it needs, and train them."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from sortnet.errors import UsageError
+from sortnet.errors import Damaged, UsageError
 from sortnet.lab.experiments import results
 from sortnet.lab.experiments.definitions import Experiment, experiment
 from sortnet.lab.experiments.sizes import Size, size
@@ -114,6 +115,23 @@ def reproduce(
         Stopped: A signal was received.
         OSError: Some runs could not be trained; the others were.
     """
+
+    def keep() -> results.ExperimentResults:
+        stored = results.collect(todo.wanted.name, todo.chosen, todo.seeds, *todo.places)
+        if todo.kept is not None:
+            results.keep(stored, todo.kept)
+        return stored
+
+    ended = 0
+
+    def update(progress: SweepProgress) -> None:
+        nonlocal ended
+        if todo.kept is not None and progress.ended > ended:  # a sweep may be killed after days
+            ended = progress.ended
+            with suppress(UsageError, Damaged):  # of a run that is going to be trained again
+                keep()
+        show(progress)
+
     try:
         found = train_all(
             todo.runs,
@@ -124,12 +142,10 @@ def reproduce(
             transfer=todo.transfer,
             environment=todo.chosen.environment,
             done={run.id for run in todo.runs if todo.is_kept(run)},
-            show=show,
+            show=update,
         )
     finally:
-        stored = results.collect(todo.wanted.name, todo.chosen, todo.seeds, *todo.places)
-        if todo.kept is not None:
-            results.keep(stored, todo.kept)
+        stored = keep()
     failed = [one for one in found.values() if isinstance(one, Failure)]
     if failed:
         raise OSError(
