@@ -156,7 +156,9 @@ def test_an_experiment_that_learns_one_that_diverges_one_that_fails(
     monkeypatch.setattr(subprocess, "Popen", None)  # what has ended is not trained again
     assert reproduction.reproduce(replace(todo, kept=None), Local()) == found
     elsewhere = replace(todo, out=tmp_path / "elsewhere")
+    times = {path: path.stat().st_mtime_ns for path in kept.rglob("*.json")}
     restored = reproduction.reproduce(elsewhere, Local())  # nor what is stored of runs now gone
+    assert times == {path: path.stat().st_mtime_ns for path in kept.rglob("*.json")}
     assert [r.as_json() for r in restored.records] == [r.as_json() for r in found.records]
     (kept / f"{cells[0].run.id}.json").write_text("{}")
     with pytest.raises(ValueError, match=r"seed0\.json is not the record of a run"):

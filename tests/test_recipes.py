@@ -14,11 +14,20 @@ from sortnet.lab.recipes import (
     LENET,
     RECIPES,
     RESNET,
+    SCRATCH,
     WRN,
     Recipe,
+    default_recipe,
 )
 
 recipes = st.sampled_from(list(RECIPES.values()))
+
+
+def test_models_of_other_libraries_have_a_default_recipe() -> None:
+    """`sortnet train torchvision:resnet18`, as its help shows it."""
+    assert default_recipe("torchvision:resnet18") is SCRATCH
+    with pytest.raises(ValueError, match="unknown network 'resnet19'; there are lenet, bignet"):
+        default_recipe("resnet19")
 
 
 def test_schedules_are_as_long_as_the_paper_says() -> None:

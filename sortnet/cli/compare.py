@@ -79,7 +79,7 @@ def compare(
         size: Side to which the images of a folder are resized.
         branched: The two-branch form of lenet, bignet or alexnet.
         validation: Number of training images to hold out for learning curves.
-        cost: Measure step time, inference time and bytes saved for backward.
+        cost: Whether to measure step time, inference time and bytes saved for backward.
         out: Directory of the comparison; default: runs/compare-DATA-MODEL.
         root: Directory of all datasets.
         json: Another file for the answer.
@@ -195,5 +195,6 @@ def demo(out: Path = Path("runs/demo")) -> None:
         out=out,
     )
     _report(answer, None)
-    print("100 steps on digits show how it works, not whether SORT helps. Your own model:")
+    print("100 steps on digits, with a gate from zero, show how it works, not whether SORT helps.")
+    print("Your own model:")
     print("sortnet compare torchvision:resnet18 --data path/to/images")

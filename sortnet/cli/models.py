@@ -143,7 +143,7 @@ def bench(
         against: naive also measures the plain formula in eager mode. pytorch measures training
             with the sum, data loading included, against the usual PyTorch program; float32
             measures it in --precision against float32, with the sum and with SORT.
-        parts: Also measure the op, the blocks and the bilinear heads (eager only).
+        parts: Whether to measure the op, the blocks and the bilinear heads, too (eager only).
         json: File for all measurements.
         figure: Figure of the networks' ratios, as .svg and .png.
         precision: Dtype of convolutions; auto: bfloat16 if the hardware has it.

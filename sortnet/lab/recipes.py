@@ -280,7 +280,9 @@ def recipe(name: str) -> Recipe:
 
 
 def default_recipe(network: str) -> Recipe:
-    """Return the default recipe of a network."""
+    """Return the default recipe of a network; ``scratch`` for models not in the paper."""
+    if ":" in network:
+        return SCRATCH
     if network not in DEFAULTS:
         raise UsageError(f"unknown network {network!r}; there are {', '.join(DEFAULTS)}")
     return DEFAULTS[network]

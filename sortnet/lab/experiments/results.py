@@ -126,6 +126,7 @@ def collect(
 
 
 def keep(results: ExperimentResults, directory: Path) -> None:
-    """Store each run as a JSON file."""
+    """Store each run as a JSON file; one that comes from such a file stays as it is."""
     for one in results.records:
-        record.write(one, directory)
+        if one.source.is_dir():
+            record.write(one, directory)
