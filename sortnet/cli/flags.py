@@ -26,7 +26,8 @@ class Choice:
     """The model: the arguments of `sortnet.modelspec.create` as flags."""
 
     network: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="MODEL")]
-    """resnet20, torchvision:resnet18, timm:resnet10t, package.module:function, or a run."""
+    """resnet20, torchvision:resnet18, timm:resnet10t, package.module:function, or a run: its
+    network and weights, but not its fusion, gate and image size."""
     fusion: str = "sum"
     """Terms joined by + (sum max prod root square), or sort, the paper's choice."""
     num_classes: int | None = None

@@ -21,8 +21,9 @@ SHORT = 256 / 224
 
 ASPECT = (3 / 4, 4 / 3)
 TRIES = 10
-PATIENCE = 30
-"""Seconds that schedulers usually leave between SIGTERM and SIGKILL."""
+PATIENCE = 300
+"""Seconds for which a worker lives on after a signal to stop: the main process finishes its step,
+whose kernels may just be compiled. Without a main process, a worker ends within seconds."""
 
 
 class Box(NamedTuple):
