@@ -248,7 +248,8 @@ def _set_aside(directory: Path) -> list[Path]:
 
 
 def _metrics(directory: Path) -> list[str]:
-    return [f"{len(rows(directory)):,} rows of metrics"]
+    count = len(rows(directory))
+    return [f"{count:,} row{'s' * (count != 1)} of metrics"]
 
 
 def _failures(directory: Path) -> list[str]:

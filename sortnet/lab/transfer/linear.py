@@ -150,7 +150,7 @@ def enough(labels: Tensor, per_class: int, splits: int, classes: Sequence[str] =
         name = repr(classes[least]) if classes else least
         raise UsageError(
             f"category {name} has {sizes[least]} images, but {per_class} for training and at least"
-            " one for testing are needed; choose fewer per class or leave the category out"
+            " one for testing are needed; choose fewer (--per-class) or leave the category out"
         )
 
 
