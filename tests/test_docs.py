@@ -60,12 +60,16 @@ def commands(page: Path) -> Iterator[str]:
         lines += re.findall(r"`(sortnet [a-z][^`]* --[^`]*)`", re.sub(r"\s+", " ", text))
         lines = [line for line in lines if line.startswith(("sortnet ", "torchrun "))]
     for line in lines:
-        if found := re.search(r"\b(sortnet [a-z].*)", line.split(" && ")[0]):
-            yield found[1]
+        if match := re.search(r"\b(sortnet [a-z].*)", line.split(" && ")[0]):
+            yield match[1]
 
 
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("sortnet/weights/*/*.md")]
-PAGES += [*ROOT.glob("sortnet/cli/*.py"), *ROOT.glob("examples/*.py")]
+PAGES += [
+    *ROOT.glob("unfinished/*.md"),
+    *ROOT.glob("sortnet/cli/*.py"),
+    *ROOT.glob("examples/*.py"),
+]
 COMMANDS = [(page.name, line) for page in PAGES for line in sorted(set(commands(page)))]
 
 

@@ -133,7 +133,8 @@ def test_an_experiment_that_learns_one_that_diverges_one_that_fails(
         stored.append(len(list(kept.rglob("seed0.json"))))
 
     found = reproduction.reproduce(todo, Local(2), show=show)
-    assert stored == [progress.ended for progress in shown]  # each at once: a kill loses none
+    # each at once, so that a kill loses none; a result may be there before its process has ended
+    assert all(n >= progress.ended for n, progress in zip(stored, shown, strict=True))
     assert [record.ended for record in found.records] == ["finished", "diverged"]
     assert shown[-1].share == 1
     assert shown[-1].ended == shown[-1].total == 2
