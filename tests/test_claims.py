@@ -238,4 +238,23 @@ def test_activity_by_hand() -> None:
     (found,) = measure.activity(network, torch.tensor([[0.0, 1.0, 3.0, 0.0]]))
     assert found.share == pytest.approx(8 / (8 + 12))  # products 0 2 6 0, sums 2 3 5 2
     assert found.active == 0.5
+    assert found.sign == 1
     assert not network.fusion._forward_hooks
+
+
+def test_sign_of_gated_terms_by_hand() -> None:
+    fusion = Fusion("sum+prod", gate="zero", channels=2)
+    with torch.no_grad():
+        fusion.gate.copy_(torch.tensor([1.0, -3.0]))  # type: ignore[union-attr]
+
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fusion = fusion
+
+        def forward(self, x: Tensor) -> Tensor:
+            response: Tensor = self.fusion(x, x)
+            return response
+
+    (found,) = measure.activity(Twice(), torch.ones(1, 2, 1, 1))
+    assert found.sign == pytest.approx((1 - 3) / (1 + 3))

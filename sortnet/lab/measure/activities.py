@@ -1,4 +1,4 @@
-"""The activity of second-order terms: their share of the output and how often they are nonzero."""
+"""The activity of second-order terms: their share of the output, how often they act, sign."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -18,11 +18,14 @@ class Activity:
         share: The term's share of the output, in sums of magnitudes.
         active: The fraction of positions at which both branches are positive, so that the term is
             more than its constant.
+        sign: The term's mean divided by its mean magnitude: 1 if it is never negative, as without
+            a gate, -1 if it is never positive.
     """
 
     name: str
     share: float
     active: float
+    sign: float
 
 
 def activity(network: nn.Module, images: Tensor) -> list[Activity]:
@@ -47,7 +50,9 @@ def activity(network: nn.Module, images: Tensor) -> list[Activity]:
         rest = (output - term).abs().sum()
         size = term.abs().sum()
         both = ((a > 0) & (b > 0)).float().mean()
-        found[name] = Activity(name, float(size / (size + rest)), float(both))
+        found[name] = Activity(
+            name, float(size / (size + rest)), float(both), float(term.sum() / size)
+        )
 
     hooks = [
         module.register_forward_hook(partial(record, name))
