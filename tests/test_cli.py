@@ -225,6 +225,18 @@ def test_sortify_shows_places_and_writes_weights(
     assert "layer1.0" in capsys.readouterr().err
 
 
+def test_ctrl_c_is_confirmed_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def press() -> None:
+        """Press Ctrl-C."""
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(COMMANDS, "claims", press)
+    assert main(["claims"]) == 130
+    assert capsys.readouterr().err == "sortnet: interrupted\n"
+
+
 def test_a_defect_shows_its_traceback(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

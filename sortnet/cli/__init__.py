@@ -71,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout = None
         return 0
     except KeyboardInterrupt:
+        print("sortnet: interrupted", file=sys.stderr)
         return 130
     except Exception as error:
         code = _failure(error)
