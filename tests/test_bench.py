@@ -1,6 +1,7 @@
 """The benchmark as a command: what it measures, writes, draws and refuses."""
 
 import json
+import re
 import textwrap
 import time
 from functools import partial
@@ -13,6 +14,7 @@ from torch import nn
 from sortnet.cli import main
 from sortnet.lab.experiments.benchmark import CASES, BenchmarkVariant, time_in_turns
 from sortnet.lab.measure import machine_peak, peak_bytes, ratio, saved_bytes, side_by_side
+from sortnet.lab.report.benchmark_tables import tables
 from sortnet.networks import NETWORKS
 
 
@@ -33,6 +35,14 @@ def test_bench_writes_what_it_shows(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert result["machine"]["torch"] == torch.__version__
     assert drawn.read_bytes().startswith(b"\x89PNG")
     assert list(written.parent.iterdir()) == [written]
+
+
+def test_compiling_pays_where_the_interval_says_so() -> None:
+    stored = json.loads((Path(__file__).parents[1] / "results/cost-compiled.json").read_text())
+    for name, times, _, pays in tables(stored)["When compiling pays"][1]:
+        _, low, high = map(float, re.findall(r"[\d.]+", times))
+        assert pays.endswith("steps") == (high < 1), name
+        assert (pays == "never") == (low > 1), name
 
 
 def test_a_users_model_is_measured_like_the_papers(

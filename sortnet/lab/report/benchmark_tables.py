@@ -66,8 +66,12 @@ def _compiling(steps: list[dict[str, Any]]) -> list[Row]:
     """Return the gain per compiled step, the compilation time, and the steps until it pays off."""
     rows = []
     for m in (m for m in steps if m["mode"] == "compiled" and m["base"] == "eager"):
-        gained = m["seconds"][0] - m["seconds"][1]
-        pays = f"{m['compilation'] / gained:,.0f} steps" if gained > 0 else "never"
+        time, pays = m["time"], "cannot tell"  # the interval contains 1
+        if time["low"] > 1:
+            pays = "never"
+        elif time["high"] < 1:
+            gained = m["seconds"][0] * (1 - time["median"])
+            pays = f"{m['compilation'] / gained:,.0f} steps"
         rows.append([m["name"], _time(m), f"{m['compilation']:.0f} s", pays])
     return rows
 
