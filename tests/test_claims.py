@@ -15,6 +15,7 @@ from sortnet.lab.claims import CHECKS
 from sortnet.lab.claims import equations as operation
 from sortnet.lab.claims import training_curves as curves
 from sortnet.lab.claims.accuracy import CHECKS as ACCURACY
+from sortnet.lab.claims.evidence import Evidence
 from sortnet.lab.claims.finding import Context
 from sortnet.lab.experiments.definitions import EXPERIMENTS
 from sortnet.lab.experiments.results import CellResults, ExperimentResults
@@ -149,9 +150,25 @@ def test_curves_of_different_experiments_are_not_paired() -> None:
     long = stored("figures", better, "paper")
     only = tuple(c if "SORT" in c.cell.row else replace(c, records={}) for c in long.cells)
     context = Context("smoke", results=[replace(long, cells=only), stored("table2", worse)])
-    (pair,) = curves.pairs(context, ["ResNet-56"], ["CIFAR-10"])
-    errors = [records[0].test["error"] for records in (pair.plain, pair.second)]
-    assert errors == [20.0, 22.0]
+    pair = Evidence.of(context, *curves.SOURCES).pair("ResNet-56-SORT", "ResNet-56", "CIFAR-10")
+    assert pair is not None
+    assert [cell.records[0].test["error"] for cell in (pair.base, pair.row)] == [20.0, 22.0]
+
+
+def test_runs_at_the_papers_schedule_count_most() -> None:
+    """Where there are any, also in Xu's style; other comparisons rest on shorter runs."""
+    long, short = stored("evidence", better, "paper"), stored("table2", noisy)
+    found = CHECKS["sort-beats-sum"](Context("smoke", results=[short, long])).figures
+    found = found.replace("\N{MINUS SIGN}", "less")
+    pairs = found.split("; ")
+    for name in (
+        "LeNet*-SORT less LeNet*, CIFAR-100, size paper -1.9",
+        "ResNet-20-SORT, Xu's less ResNet-20, Xu's, CIFAR-10, size paper -1.9",
+        "LeNet*-SORT less LeNet*, SVHN, size mini +0.00",
+    ):
+        assert any(pair.startswith(name) for pair in pairs), name
+    assert "evidence, size paper: 0.25 of the schedule" in found
+    assert "table2, size mini" in found
 
 
 def test_features_of_curves() -> None:

@@ -1,9 +1,9 @@
 """Claims about accuracy: from the results of experiments, SORT and its baseline on equal seeds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from sortnet.lab import paper
+from sortnet.lab.claims.evidence import Evidence
 from sortnet.lab.claims.finding import (
     FAILS,
     HOLDS,
@@ -17,46 +17,17 @@ from sortnet.lab.claims.finding import (
     missing,
 )
 from sortnet.lab.experiments.definitions import EXPERIMENTS
-from sortnet.lab.experiments.results import ExperimentResults
 from sortnet.lab.measure import parameters
 from sortnet.lab.statistics import FEWEST
 from sortnet.networks import create_model
 
-
-@dataclass(frozen=True)
-class Evidence:
-    """The best results of an experiment; every cell is empty if there are none."""
-
-    name: str
-    results: ExperimentResults | None
-
-    @classmethod
-    def of(cls, context: Context, name: str) -> "Evidence":
-        """Return the best results of an experiment that exist."""
-        return cls(name, context.best(name))
-
-    def values(self, row: str, column: str) -> Values:
-        """Return a cell's metric by seed."""
-        cell = self.results and self.results.cell(row, column)
-        return cell.values if cell else {}
-
-    def compare(self, row: str, base: str, column: str, expected: int = -1) -> Expectation:
-        """Compare a row with another one."""
-        name = f"{row} \N{MINUS SIGN} {base}, {column}"
-        return Expectation.of(name, self.values(row, column), self.values(base, column), expected)
-
-    @property
-    def note(self) -> str:
-        """The source of the figures."""
-        if self.results is None:
-            return f"{self.name}: none"
-        changed = dict.fromkeys(text for cell in self.results.cells for text in cell.changed)
-        return f"{self.results.source}: {', '.join(changed) or 'as in the paper'}"
+LONG = "evidence"
+"""The experiment with runs at the paper's schedule."""
 
 
-def _against_baseline(context: Context, name: str, expected: int = -1) -> Finding:
-    """Compare each cell of a table with its baseline."""
-    table = Evidence.of(context, name)
+def _against_baseline(context: Context, name: str, *others: str, expected: int = -1) -> Finding:
+    """Compare each cell of a table with its baseline; other experiments may have it, too."""
+    table = Evidence.of(context, *others, name)
     every = [
         table.compare(cell.row, cell.baseline, cell.column, expected)
         for cell in EXPERIMENTS[name].cells
@@ -70,7 +41,7 @@ def _rows(context: Context, pairs: Sequence[tuple[str, str]]) -> Finding:
     table = Evidence.of(context, "table1")
     columns = ("LeNet*", "BigNet*", "ResNet-20")
     every = [table.compare(row, base, column) for row, base in pairs for column in columns]
-    return judge(every, table.note, table.name)
+    return judge(every, table.note, *table.names)
 
 
 def product_alone(context: Context) -> Finding:
@@ -85,7 +56,7 @@ def product_alone(context: Context) -> Finding:
             counts.append(len(values))
             found.append(f"{column}: {bad} of {len(values)} runs did not converge")
     if not found:
-        return missing(table.name)
+        return missing(*table.names)
     figures = f"{'; '.join(found)} ({table.note})"
     if len(found) < 2 or min(counts) < FEWEST or len(set(failing)) > 1:
         return Finding(OPEN, figures)
@@ -94,14 +65,14 @@ def product_alone(context: Context) -> Finding:
 
 def branched(context: Context) -> Finding:
     """Compare chains with their two-branch forms."""
-    small, large = Evidence.of(context, "table2"), Evidence.of(context, "table3")
+    small, large = Evidence.of(context, LONG, "table2"), Evidence.of(context, "table3")
     every = [
         small.compare(f"{name}*", name, column)
         for name in ("LeNet", "BigNet")
         for column in ("CIFAR-10", "CIFAR-100", "SVHN")
     ]
     every += [large.compare("AlexNet*", "AlexNet", column) for column in ("top-1", "top-5")]
-    return judge(every, f"{small.note}; {large.note}", small.name, large.name)
+    return judge(every, f"{small.note}; {large.note}", "table2", "table3")
 
 
 def depth_explains(context: Context) -> Finding:
@@ -137,7 +108,7 @@ def grows_with_depth(context: Context) -> Finding:
         )
         for column in ("CIFAR-10", "CIFAR-100", "SVHN")
     ]
-    return judge(every, table.note, small.name, short.name)
+    return judge(every, table.note, *small.names, *short.names)
 
 
 def overfitting(context: Context) -> Finding:
@@ -147,7 +118,7 @@ def overfitting(context: Context) -> Finding:
         table.compare("ResNet-56", "ResNet-20", "SVHN", expected=1),
         table.compare("ResNet-56-SORT", "ResNet-20-SORT", "SVHN"),
     ]
-    return judge(every, table.note, table.name)
+    return judge(every, table.note, *table.names)
 
 
 def record(context: Context) -> Finding:
@@ -158,7 +129,7 @@ def record(context: Context) -> Finding:
     mine = table.values("WRN-28-SORT", "SVHN")
     limit: Values = dict.fromkeys(mine, best)
     every = [Expectation.of(f"WRN-28-SORT \N{MINUS SIGN} {best}", mine, limit)]
-    return judge(every, table.note, table.name)
+    return judge(every, table.note, *table.names)
 
 
 def bilinear_worse(context: Context) -> Finding:
@@ -168,7 +139,7 @@ def bilinear_worse(context: Context) -> Finding:
         table.compare(row, "BigNet*", "CIFAR-10", -1 if "SORT" in row else 1)
         for row in ("BigNet*, bilinear", "BigNet*, compact bilinear", "BigNet*-SORT")
     ]
-    return judge(every, table.note, table.name)
+    return judge(every, table.note, *table.names)
 
 
 CHECKS: dict[str, Check] = {
@@ -186,7 +157,7 @@ CHECKS: dict[str, Check] = {
     ),
     "branched-beats-plain": branched,
     "depth-explains-branching": depth_explains,
-    "sort-beats-sum": lambda context: _against_baseline(context, "table2"),
+    "sort-beats-sum": lambda context: _against_baseline(context, "table2", LONG),
     "gain-grows-with-depth": grows_with_depth,
     "less-structural-overfitting": overfitting,
     "svhn-record": record,

@@ -51,12 +51,17 @@ class Context:
         """Whether all checks together should take only minutes."""
         return self.size == "smoke"
 
-    def best(self, name: str) -> ExperimentResults | None:
-        """Return an experiment's results nearest to the paper's schedule; never smoke results."""
+    def best(self, *names: str) -> tuple[ExperimentResults, ...]:
+        """Return the results of each experiment nearest to the paper's schedule; never smoke.
+
+        The nearest come first; of equal sizes, in the order of the names.
+        """
         order = list(SIZES)
-        known = [r for r in self.results if r.experiment.name == name and r.size.name != "smoke"]
         rank = lambda r: (order.index(r.size.name), len(r.records))  # noqa: E731
-        return max((r for r in known if r.records), key=rank, default=None)
+        known = [r for r in self.results if r.records and r.size.name != "smoke"]
+        each = ([r for r in known if r.experiment.name == name] for name in names)
+        found = [max(some, key=rank) for some in each if some]
+        return tuple(sorted(found, key=lambda r: -order.index(r.size.name)))
 
 
 Check = Callable[[Context], Finding]

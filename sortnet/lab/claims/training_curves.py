@@ -1,60 +1,16 @@
 """Claims about training: from the learning curves of experiments."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 
-from sortnet.lab.claims.finding import Check, Context, Expectation, Finding, judge
-from sortnet.lab.experiments.results import ExperimentResults
+from sortnet.lab.claims.evidence import Evidence
+from sortnet.lab.claims.finding import Check, Context, Expectation, Finding, Values, judge
+from sortnet.lab.experiments.results import CellResults
 from sortnet.lab.runs import RunRecord
 
 Feature = Callable[[RunRecord], float | None]
 BRANCHED = ("LeNet*", "BigNet*")
 RESIDUAL = ("ResNet-20", "ResNet-32", "ResNet-56", "WRN-28")
-SOURCES = ("figures", "table2", "table1")
-
-
-@dataclass(frozen=True)
-class CurvePair:
-    """A network's runs with the sum and with SORT on one dataset, by seed."""
-
-    name: str
-    plain: Mapping[int, RunRecord]
-    second: Mapping[int, RunRecord]
-
-    def compare(self, feature: Feature, expected: int) -> Expectation:
-        """Compare a feature of the curves, SORT minus sum."""
-        second, plain = (
-            {seed: feature(record) for seed, record in records.items()}
-            for records in (self.second, self.plain)
-        )
-        return Expectation.of(self.name, second, plain, expected)
-
-
-def pairs(context: Context, networks: Sequence[str], data: Sequence[str]) -> list[CurvePair]:
-    """Return the runs of each network and dataset, from the first experiment that has both.
-
-    Runs of one experiment have the same size and precision.
-    """
-    known = _known(context)
-    return [_pair(known, network, column) for network in networks for column in data]
-
-
-def _known(context: Context) -> list[ExperimentResults]:
-    return [found for name in SOURCES if (found := context.best(name)) is not None]
-
-
-def _pair(known: Iterable[ExperimentResults], network: str, column: str) -> CurvePair:
-    name = f"{network}, {column}"
-    for results in known:
-        cells = [results.cell(network + end, column) for end in ("", "-SORT")]
-        plain, second = (cell.records if cell else {} for cell in cells)
-        if plain and second:
-            return CurvePair(name, plain, second)
-    return CurvePair(name, {}, {})
-
-
-def _note(context: Context) -> str:
-    return "; ".join(results.source for results in _known(context))
+SOURCES = ("evidence", "figures", "table2", "table1")
 
 
 def _section(record: RunRecord, index: int) -> tuple[int, int]:
@@ -106,24 +62,35 @@ def at_loss(record: RunRecord, loss: float) -> float | None:
 
 def equal_loss(context: Context) -> Finding:
     """Compare the errors at the steps where both first reach the larger of their lowest losses."""
-    every = []
-    for pair in pairs(context, ("ResNet-56", "WRN-28"), ("CIFAR-100",)):
+    evidence, every = Evidence.of(context, *SOURCES), []
+    for network in ("ResNet-56", "WRN-28"):
+        pair = evidence.pair(f"{network}-SORT", network, "CIFAR-100")
+        if pair is None:
+            every.append(Expectation(network, None))
+            continue
         plain: dict[int, float | None] = {}
         second: dict[int, float | None] = {}
-        for seed in pair.plain.keys() & pair.second.keys():
-            both = pair.plain[seed], pair.second[seed]
+        for seed in pair.base.records.keys() & pair.row.records.keys():
+            both = pair.base.records[seed], pair.row.records[seed]
             if all(record.ended == "finished" for record in both):
                 loss = max(min(record.curves["train"]["loss"]) for record in both)
                 plain[seed], second[seed] = (at_loss(record, loss) for record in both)
         every.append(Expectation.of(pair.name, second, plain))
-    return judge(every, _note(context), "figures")
+    return judge(every, evidence.note, "figures")
 
 
 def _all(networks: Sequence[str], feature: Feature, expected: int, what: str) -> Check:
+    def values(cell: CellResults) -> Values:
+        return {seed: feature(record) for seed, record in cell.records.items()}
+
     def check(context: Context) -> Finding:
-        data = ("CIFAR-10", "CIFAR-100", "SVHN")
-        found = [pair.compare(feature, expected) for pair in pairs(context, networks, data)]
-        return judge(found, f"{what}, SORT less sum; {_note(context)}", "figures")
+        evidence = Evidence.of(context, *SOURCES)
+        found = [
+            evidence.compare(f"{name}-SORT", name, column, expected, values)
+            for name in networks
+            for column in ("CIFAR-10", "CIFAR-100", "SVHN")
+        ]
+        return judge(found, f"{what}; {evidence.note}", "figures")
 
     return check
 
