@@ -305,7 +305,12 @@ def test_the_answer_in_every_form(
     flags = ["--data", str(folder), "--size", "32", "--steps", "2", "--seeds", "2", "--batch", "8"]
     flags += ["--out", str(out), "--json", str(file), "--branched"]
     assert main(["compare", "lenet", *flags]) == 0
-    told = capsys.readouterr().out
+    captured = capsys.readouterr()
+    told, progress = captured.out, captured.err.splitlines()
+    assert progress == [
+        *(f"run {i + 1} of 4: {('LeNet*', 'LeNet*-SORT')[i % 2]}" for i in range(4)),
+        "measuring step time and memory",
+    ]
     assert max(map(len, told.split("\n\n")[0].splitlines())) <= 80
     for line in told.splitlines():
         assert len(line) <= 80 or str(out) in line

@@ -144,19 +144,35 @@ def _recipe(name: str, optimizer: str, rate: float | None, batch: int | None) ->
 
 
 def _compare_with_progress(**arguments: Any) -> "Answer":  # noqa: ANN401
-    """Compare, with one progress bar for all runs."""
+    """Compare, with one progress bar for all runs; in a file, with a line for each."""
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from sortnet.lab.compare import compare as run
 
     if arguments.get("train_all") is not None:  # it shows its own progress
         return run(**arguments)
-    with Progress(console=Console(file=sys.stderr), transient=True) as progress:
-        bar = progress.add_task("", total=None)
+    console = Console(file=sys.stderr)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=16),
+        TextColumn("{task.fields[steps]}"),
+        TimeRemainingColumn(),
+    )
+    on = console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not on) as progress:
+        bar = progress.add_task("", total=None, steps="")
+        last = ""
 
         def show(title: str, done: int, total: int) -> None:
-            progress.update(bar, description=title, completed=done, total=total)
+            nonlocal last
+            steps = f"{done:,}/{total:,} steps" if total else ""
+            progress.update(
+                bar, description=title, completed=done, total=total or None, steps=steps
+            )
+            if title != last and not on:
+                console.print(title, highlight=False, markup=False, soft_wrap=True)
+            last = title
 
         return run(**arguments, show=show)
 

@@ -29,7 +29,7 @@ FILE = "comparison.json"
 MAX_SEEDS = 10
 
 Show = Callable[[str, int, int], None]
-"""Called with a description, the number of steps done, and the total."""
+"""Called with a description, the number of steps done, and the total (0 if there are none)."""
 TrainAll = Callable[[Sequence[Run], Path, Path], Mapping[str, Any]]
 """Called with runs, their directory and that of the datasets; returns results by run id."""
 
@@ -126,6 +126,8 @@ def compare(
         errors = _train(planned, seeds, looks, show)
     else:
         errors = _train_elsewhere(planned, seeds, looks, train_all)
+    if cost and show is not None:
+        show("measuring step time and memory", 0, 0)
     costs = measure_costs(planned) if cost else None
     answer = Answer.of(planned, errors, costs, looks)
     planned.out.mkdir(parents=True, exist_ok=True)
@@ -214,10 +216,11 @@ class _Progress(Callback):
 
     def __init__(self, planned: ComparisonPlan, seeds: int, show: Show | None) -> None:
         self.show, self.steps, self.done, self.title = show, planned.recipe.steps, 0, ""
-        self.total = seeds * len(planned.variants) * self.steps
+        self.runs = seeds * len(planned.variants)
+        self.total = self.runs * self.steps
 
     def start(self, title: str, step: int, steps: int) -> None:
-        self.title = title
+        self.title = f"run {self.done // self.steps + 1} of {self.runs}: {title}"
 
     def step(self, step: int, images: int) -> None:
         if self.show is not None:
