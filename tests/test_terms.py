@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 from sortnet import create_model
-from sortnet.fusion import kernels
+from sortnet.fusion import Fusion, kernels
 from sortnet.lab.recipes import LENET
 from sortnet.lab.runs import Run, train
 from sortnet.lab.training import TrainerOptions
@@ -24,6 +25,20 @@ def test_norms_by_hand() -> None:
         weights["conv1.branch1.0.weight"][0, 0, 0] = torch.tensor([1.0, 2.0, 2.0])
         weights["conv1.branch2.2.weight"][0, 0, 0, 0] = 4.0
     assert terms.norms(network) == {"conv1": 5, "conv2": 0, "conv3": 0, "fc4": 0, "fc5": 0}
+
+
+def test_agreement_by_hand() -> None:
+    class Pair(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fusion = Fusion("sum")
+
+        def forward(self, x: Tensor) -> Tensor:
+            y: Tensor = self.fusion(x[:, 0], x[:, 1])
+            return y
+
+    images = torch.tensor([[1.0, 1.0], [1.0, -1.0], [-1.0, 0.0], [2.0, 3.0]])
+    assert terms.agreement(Pair(), images) == {"fusion": 0.5}
 
 
 def test_every_checkpoint_of_a_run_is_measured_once(
@@ -55,6 +70,7 @@ def test_table_has_the_mean_over_seeds_and_the_ratio_of_paired_runs() -> None:
     def found(share: float, norm: float) -> dict[str, object]:
         return {
             "terms": [{"name": f"conv{i}.fusion", "share": share} for i in (1, 2, 3)],
+            "both": {f"conv{i}.fusion": norm / 100 for i in (1, 2, 3)},
             "norms": {"conv1": norm, "conv2": norm, "conv3": 2 * norm, "fc4": 1.0},
         }
 
@@ -65,4 +81,5 @@ def test_table_has_the_mean_over_seeds_and_the_ratio_of_paired_runs() -> None:
         f"{plain}0": {"10000": found(0.0, 4.0)},
     }
     *_, row = terms.table(stored).splitlines()
-    assert row == "| cifar10 | 10,000 | 2 | 0.30 | 0.30 | 0.30 | 1.50 | 1.50 | 1.50 |"
+    three = [" · ".join([x] * 3) for x in ("30.0", "4.5", "4.0", "1.50")]
+    assert row == f"| CIFAR-10 | 10,000 | 2 | {' | '.join(three)} |"

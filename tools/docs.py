@@ -16,7 +16,7 @@ from sortnet.lab.report import (
     learning_curves,
     tables,
 )
-from tools import cards, small_tables, survey_table
+from tools import cards, small_tables, survey_table, terms
 
 ROOT = Path(__file__).resolve().parents[1]
 PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
@@ -33,6 +33,7 @@ PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "summary": ("README.md", "cost.json", benchmark_tables.summary),
     "accuracy": ("README.md", "recipes", tables.brief),
     "evidence": ("docs/results.md", "evidence", tables.completed),
+    "terms": ("docs/results.md", "terms.json", terms.table),
     "recipes": ("docs/results.md", "recipes", tables.markdown),
     "table1": ("docs/results.md", "table1", tables.completed),
     "table2": ("docs/results.md", "table2", tables.completed),

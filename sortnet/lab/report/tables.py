@@ -13,7 +13,7 @@ COMPARED = ["on the same seeds", "", "difference [95 %]", "p", "p, corrected", "
 
 def markdown(results: ExperimentResults) -> str:
     """Return an experiment: the table, the comparisons by seed, and remarks."""
-    lines = [f"### {results.experiment.title}", "", *_table(results)]
+    lines = [f"**{results.experiment.title}**", "", *_table(results)]
     if compared := comparisons(results):
         lines += ["", line(COMPARED), line(["---"] * len(COMPARED))]
         lines += [line(row) for row in compared]
