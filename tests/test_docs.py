@@ -4,14 +4,18 @@ import functools
 import re
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import matplotlib
 import pytest
 
 from sortnet import cli
-from sortnet.lab.experiments.results import collect
+from sortnet.lab.experiments.results import CellResults, collect
 from sortnet.lab.experiments.sizes import size
+from sortnet.lab.runs import RunRecord
+from sortnet.lab.runs.curves import Curve
+from tools import small_tables
 from tools.docs import FIGURES, PARTS, ROOT, draw, found, generated
 
 
@@ -106,3 +110,33 @@ def test_reproduce_finds_the_runs_of_the_table(page: str, line: str) -> None:
     chosen = size(values["--size"], values.get("--precision", "bfloat16"))
     records = collect(experiment, chosen, None, ROOT / "results").records
     assert {each.run.id for each in records} == {each.run.id for each in found(experiment).records}
+
+
+def test_further_measures_by_hand() -> None:
+    """With SORT top-5 error is lower by 2, 3 and 4, training error higher by 1, 2 and 3."""
+    results = collect("evidence", size("paper", "bfloat16"), 3)
+
+    def record(cell: CellResults, seed: int) -> RunRecord:
+        run, second = cell.run, "SORT" in cell.cell.row
+        first = run.recipe.steps - run.recipe.sections[-1].steps  # still at the rate before
+        train: Curve = {"step": [first, first + 1], "error": [90.0, 20.0 + second * (1 + seed)]}
+        test = {"error": 40.0, "error5": 10.0 - second * (2 + seed), "loss": 1.0 + seed}
+        return RunRecord(
+            run,
+            ROOT,
+            ended="finished",
+            steps=run.recipe.steps,
+            test=test,
+            curves={"train": train},
+        )
+
+    cells = tuple(
+        replace(cell, records={seed: record(cell, seed) for seed in range(3)})
+        for cell in results.cells
+        if cell.cell.row in ("LeNet*", "LeNet*-SORT") and cell.cell.column == "CIFAR-100"
+    )
+    text = small_tables.further(replace(results, cells=cells))
+    assert [row.strip("| ").split(" | ")[2:] for row in text.splitlines()[2:]] == [
+        ["top-5 error, test (%)", "10.00", "7.00", "-3.00 [-5.48, -0.52]", "0.035", "0.07"],
+        ["error, training (%)", "20.00", "22.00", "+2.00 [-0.48, +4.48]", "0.074", "0.074"],
+    ]

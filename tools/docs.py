@@ -33,6 +33,7 @@ PARTS: dict[str, tuple[str, str, Callable[[Any], str]]] = {
     "summary": ("README.md", "cost.json", benchmark_tables.summary),
     "accuracy": ("README.md", "recipes", tables.brief),
     "evidence": ("docs/results.md", "evidence", tables.completed),
+    "further": ("docs/results.md", "evidence", small_tables.further),
     "terms": ("docs/results.md", "terms.json", terms.table),
     "recipes": ("docs/results.md", "recipes", tables.markdown),
     "table1": ("docs/results.md", "table1", tables.completed),

@@ -1,9 +1,13 @@
-"""Small tables of the docs: attacks, the oracle, a comparison, ImageNet on several GPUs."""
+"""Small tables of the docs: attacks, the oracle, comparisons, ImageNet on several GPUs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
+from sortnet.lab.experiments.results import ExperimentResults
 from sortnet.lab.report.tables import line
+from sortnet.lab.runs import RunRecord
+from sortnet.lab.statistics import adjust, compare, summary
 from tools.scale import Demand
 
 MODES = {
@@ -89,6 +93,50 @@ def comparison(answer: Mapping[str, Any]) -> str:
         + f" {answer['precision']}, {machine['processor']}, {threads}. Verdict:"
         + f" **{answer['verdict']}**.\n"
     )
+
+
+def _training_error(record: RunRecord) -> float | None:
+    """Return the mean error on training images in the last section."""
+    curve, first = record.curves["train"], record.steps - record.run.recipe.sections[-1].steps
+    points = zip(curve["step"], curve["error"], strict=True)
+    found = [error for step, error in points if step > first and error is not None]
+    return fmean(found) if found else None
+
+
+MEASURES: dict[str, tuple[int, Callable[[RunRecord], float | None]]] = {
+    "top-5 error, test (%)": (2, lambda record: record.test.get("error5")),
+    "loss, test": (3, lambda record: record.test["loss"]),
+    "error, training (%)": (2, _training_error),
+}
+"""What runs are compared by, besides their test error: digits shown, and the value of a run."""
+
+
+def further(results: ExperimentResults) -> str:
+    """Return comparisons by `MEASURES`, for docs/results.md.
+
+    Comparisons that can decide nothing are left out.
+    """
+    rows, digits, differences = [], [], []
+    for cell, base in results.pairs():
+        for name, (places, measure) in MEASURES.items():
+            with_sort, with_sum = (
+                {seed: measure(r) for seed, r in found.records.items() if r.converged}
+                for found in (cell, base)
+            )
+            difference = compare(with_sort, with_sum)
+            if difference is None or difference.p is None:
+                continue
+            pair = f"{cell.cell.row} \N{MINUS SIGN} {base.cell.row}"
+            means = (summary(list(found.values())).mean for found in (with_sum, with_sort))
+            rows.append([pair, cell.cell.column, name, *(f"{mean:.{places}f}" for mean in means)])
+            digits.append(places)
+            differences.append(difference)
+    for row, places, found in zip(rows, digits, adjust(differences), strict=True):
+        assert found is not None
+        ends = f"[{found.low:+.{places}f}, {found.high:+.{places}f}]"
+        row += [f"{found.mean:+.{places}f} {ends}", f"{found.p:.2g}", f"{found.adjusted_p:.2g}"]
+    heading = ["on the same seeds", "", "", "sum", "SORT", "difference [95 %]", "p"]
+    return _table([*heading, "p, corrected"], rows)
 
 
 def scale(stored: Sequence[dict[str, Any]]) -> str:
